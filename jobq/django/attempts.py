@@ -46,7 +46,7 @@ _STOPPED = (JobAborted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError
 
 
 class Attempt:
-    """One attempt: call `start`, then `succeeded` or `failed`. They don't fail if the server can't be reached."""
+    """Records one attempt. Call `start`, then `succeeded` or `failed`. An unreachable server doesn't raise an error."""
 
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._context = context = current()

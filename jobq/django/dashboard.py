@@ -94,7 +94,7 @@ def _identity_of(user: Any) -> Identity | None:
 
 
 def _login_url() -> str | None:
-    """Return the admin's login page; None, for Django's own, if LOGIN_URL is set or there is no admin."""
+    """Return the URL of the admin's login page. If LOGIN_URL is set or there is no admin, return None."""
     if settings.is_overridden("LOGIN_URL"):
         return None
     try:

@@ -36,8 +36,8 @@ def enqueue_members(
     """Enqueue messages of one step, at most 250, in the order of their numbers.
 
     Accepted members aren't enqueued again, unless the queue has neither their message nor an outcome. If a
-    failover lost an end that the flow had, the end is reported to the flow again. Raises KeyFullError if a key has too
-    many waiting messages. The messages before the first rejected message are accepted.
+    failover lost the end of a member in the flow, that end is reported to the flow again. Raises KeyFullError if a
+    key has too many waiting messages. The messages before the first rejected message are accepted.
 
     Args:
         unapplied: Called with a queue and a run; returns the changes in that queue's outbox for the run.

@@ -1,7 +1,8 @@
-"""Repairs flows: delivers missing records, and compares their members with the queues.
+"""Repairs flows: delivers missing records to flows, and compares the flows' members with the queues.
 
 A server that lost writes in a failover may know less about a flow than its queues do. The queues' facts are applied
-again, which is harmless. If a queue doesn't know a member either, it is reported, and a person chooses its outcome.
+again, which is harmless. If a queue doesn't know a member either, the member is reported, and a person
+chooses its outcome.
 """
 
 from __future__ import annotations
@@ -117,9 +118,9 @@ class FlowCheck:
         return ended, lost
 
     def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
-        """Report ended members to a step that missed them.
+        """Report members' ends that the step missed.
 
-        Returns their number, and the mids of members that no longer exist.
+        Returns the number of reported ends, and the mids of members that no longer exist.
         """
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":

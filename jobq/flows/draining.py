@@ -183,7 +183,7 @@ class Drainer:
         self._away[flow] = self._clock() + PASS_OVER_NS
 
     def _confirm(self, queue: Queue, confirmation: SharedConfirmation, said: Heard) -> None:
-        """Wait until the flows' changes are durable, and then delete results that the flows have stored."""
+        """Wait until the flows' changes are durable, and then delete the queue's copies of stored results."""
         if missing := confirmation.missing():
             self.client.look_again()
             for flow in said.keys() - self._away.keys():
@@ -228,7 +228,7 @@ class Drainer:
         )
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
-        """Return the ends in a queue's outbox that report members of a run."""
+        """Return the changes in a queue's outbox that report ended members of a run."""
         changes = list[FlowChange]()
         for source in queue_at(self.client, queue).alone():
             after = ""

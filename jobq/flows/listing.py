@@ -244,7 +244,7 @@ def failed_members(client: Client, view: FlowView, most: int) -> list[FailedMemb
 
 
 def purged_members(client: Client, flow: str) -> Counter[str]:
-    """Count for each step the members that a retry couldn't run again because their messages are missing.
+    """Count, by step, the members that a retry couldn't run again because their messages are missing.
 
     At most 1,000 failed members are examined.
     """
@@ -310,9 +310,9 @@ class StepRecord(JsonRecord):
         size: Number of members so far.
         sealed: Whether all members have been added.
         done: Number of successful members.
-        ended: Number of members with at least one end.
+        ended: Number of members that have ended at least once.
         dead: Number of currently dead members.
-        cancelled: Number of failed or cancelled members after the cancellation of the flow.
+        cancelled: Number of members that failed or were cancelled after the flow was cancelled.
         retried: Number of formerly dead members that run again.
         waits: The step's pending dependencies, or why it is skipped.
     """

@@ -157,7 +157,7 @@ class Planned:
         return f"{self._above._flow.flow_id}.{self._step}" if self._above else ""
 
     def keep(self) -> None:
-        """Store the flow so that it is kept for up to a year before it begins, like a sub-flow."""
+        """Store the flow like a sub-flow, which is kept for up to a year before it begins."""
         store = FlowStore(self._client, self._flow.flow_id)
         store.create(self._record()._replace(life_ms=LONG_LIFE_MS))
 

@@ -59,10 +59,10 @@ class StepFacts:
         size: Number of members so far.
         sealed: Whether all members have been added.
         done: Number of successful members.
-        ended: Number of members with at least one end.
+        ended: Number of members that have ended at least once.
         dead: Number of dead or individually cancelled members.
         cut: Whether the flow was cancelled before the step ended.
-        cancelled: Number of failed members after the flow was cancelled.
+        cancelled: Number of members that failed after the flow was cancelled.
         retried: Number of formerly dead members that run again.
         sent: Whether the step was enqueued, or its wait or timer has begun.
         todo: Whether the step has an item that must be sent.
@@ -188,7 +188,7 @@ class StepView(NamedTuple):
         return self.facts.name
 
     def stopped_ms(self, now_ms: int) -> int:
-        """Return how long no member was added to an unfinished map, in ms; 0 if less than a minute."""
+        """Return how many ms ago an unfinished map last got members; 0 if less than a minute ago."""
         facts = self.facts
         if facts.sealed or not facts.added_at or self.state != "running":
             return 0

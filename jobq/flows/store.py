@@ -173,7 +173,7 @@ class FlowStore:
     ) -> Applied:
         """Apply up to 1,000 changes with up to 2,000 done members.
 
-        Changes for another run of the flow are ignored, and so are ends of members before their retry.
+        Changes for another run of the flow are ignored, and so are ends that happened before a member's retry.
 
         Args:
             source: `q` and the queue from which the changes were read, or `f` and a flow.

@@ -55,9 +55,9 @@ class JobLimit(Protocol):
 
 
 class HoldingTable(Protocol):
-    """Shared memory for the slots that a child's jobs hold.
+    """Shared memory that lists the slots of limits that a child's jobs hold.
 
-    The supervisor renews these slots, and returns them if the child dies.
+    The supervisor renews these slots, and releases them if the child dies.
     """
 
     lease_s: float
@@ -65,7 +65,7 @@ class HoldingTable(Protocol):
     def note(self, owner: str, entry: bytes) -> int | None:
         """Record a slot that the message with token `owner` is about to acquire.
 
-        Return its index; None if the table is full.
+        Return the slot's index in the table; None if the table is full.
         """
         ...
 
@@ -96,9 +96,9 @@ FillInputs = Callable[[Call], Call]
 def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
     """Put results of steps into the arguments of a call.
 
-    If they can't be read now, return an Ending that postpones the call.
+    If the results can't be read now, return an Ending that postpones the call.
 
-    Raises other errors of `fill`, and CodecError without a `fill`.
+    Raises any other error of `fill`, and CodecError if `fill` is None.
     """
     if fill is None:
         raise CodecError("its arguments are results of flow steps, which this process can't read")
@@ -128,7 +128,7 @@ def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]
 
 
 def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
-    """Acquire all limits of a call and add them to `held`. Return None, or the ending of a call that must wait."""
+    """Acquire all limits of a call and add them to `held`. If the call must wait, return its ending; else None."""
     before = len(held)
     for limit in call.job.settings.limits:
         try:

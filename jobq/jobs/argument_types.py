@@ -2,7 +2,7 @@
 
 `datetime`, `date`, `time`, `timedelta`, `UUID`, `Decimal`, enums, `bytes`, sets, dataclasses, `msgspec.Struct`,
 TypedDict, NamedTuple, pydantic models, and lists, dicts and unions of these are encoded and decoded by msgspec. An
-argument that its annotation would change is rejected before it is enqueued. Annotations that msgspec can't decode are
+argument that decoding would change is rejected before it is enqueued. Annotations that msgspec can't decode are
 ignored.
 """
 
@@ -324,7 +324,7 @@ def _check_decodable(annotation: Any) -> None:
 
 
 def _is_model(kind: Any) -> bool:
-    """Return whether this is a class of a pydantic model. This never imports pydantic."""
+    """Return whether `kind` is a pydantic model class, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
@@ -368,7 +368,7 @@ def _difference(value: Any, back: Any, path: str) -> str | None:
 
 
 def _may_arrive_as(value: Any, back: Any) -> bool:
-    """Return whether a change of type is harmless: an int may become a float, and a time may change its class."""
+    """Return whether a change of type is harmless: int to float, or one type of time to another."""
     if type(back) is float:
         return type(value) is int
     return isinstance(back, _TIMES) and isinstance(value, _TIMES)

@@ -88,7 +88,7 @@ class _Handler(logging.Handler):
         self._pid = os.getpid()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Handle one record without a lock of the handler. Each log has a lock, so that logs don't block each other."""
+        """Handle one record without the handler's lock. Each log has its own lock, so logs don't block each other."""
         # From Python 3.12 on a filter may return another record.
         allowed: object = self.filter(record)
         if allowed:

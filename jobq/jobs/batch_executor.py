@@ -138,7 +138,7 @@ class _BatchRun:
         self._lock, self._is_over = threading.RLock(), False
 
     def add(self, position: int, call: Call | Ending, waits: Ending | None) -> None:
-        """Add a call to the batch. If a limit makes it wait, deliver that ending instead."""
+        """Add a call to the batch. If a limit makes the call wait, deliver the ending `waits` instead."""
         if waits is not None:
             self._take(position, waits)
         elif isinstance(call, Call):
@@ -296,7 +296,7 @@ class _BatchRun:
         return executor.sealed(call, ending)
 
     def _cpu_ns(self) -> int:
-        """Return the CPU time since the previous ending; at the end of the run, an equal share of it."""
+        """Return the CPU time since the previous ending. At the end of the run, divide it among the remaining calls."""
         if threading.get_ident() != self._thread:
             return 0
         now, count = self._spent(), 1

@@ -51,12 +51,12 @@ class BatchedCall(Context):
         self.is_lost: Callable[[], bool] = bool
 
     def lease_valid(self) -> bool:
-        """Return whether this attempt still holds its lease, according to this process. The server isn't asked."""
+        """Return whether this process still considers the attempt's lease valid. The server isn't asked."""
         return not self.is_lost() and super().lease_valid()
 
 
 class BatchContext(Context):
-    """The context of a batch's run, for middleware and logs. Its facts come from the first call.
+    """The context of a batch's run, for middleware and logs. Its properties describe the first call.
 
     Attributes:
         calls: All calls of the batch.
@@ -91,7 +91,7 @@ class BatchContext(Context):
 class Calls(Sequence[BatchedCall], Generic[P]):
     """Calls of one job that its function runs together. Each call has its own outcome.
 
-    When the function returns, open calls end as done. When it raises an exception, they fail. Threads of the function
+    When the function returns, open calls end as done. When it raises an exception, they fail. The function's threads
     may share this object.
 
     Attributes:

@@ -77,8 +77,8 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         enqueued_at: Epoch ms by the producer's clock, 0 if unknown.
         not_after: Epoch ms after which a sealed call doesn't run; 0 for no limit.
         nonce: Makes equal calls differ.
-        remember_ms: How long the message's end is remembered, in ms, for programs that don't know its job; 0 if it
-            isn't remembered.
+        remember_ms: How long the message's outcome is kept, in ms, for programs that don't know its job; 0 if it
+            isn't kept.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -208,7 +208,7 @@ class CallEncoder:
 
 
 def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
-    """Store in a call how long its end is remembered; raise CodecError if the call becomes too long."""
+    """Add to a call how long its outcome is kept; raise CodecError if the call becomes too long."""
     if not remember_ms:
         return content
     content = REMEMBER % remember_ms + content[1:]
@@ -217,7 +217,7 @@ def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
 
 
 def remember_ms_in(call: bytes) -> bytes:
-    """Return the digits of `remember_ms` in a call; b"" if the end of the call isn't remembered."""
+    """Return the digits of `remember_ms` in a call; b"" if the call doesn't have this field."""
     told = _REMEMBERED.match(call)
     return told[1] if told else b""
 

@@ -254,7 +254,7 @@ class Context:
 
     @property
     def trace_id(self) -> str:
-        """The trace id of this attempt, or else of its enqueuer, as 32 hex digits; '' if there is no trace."""
+        """The trace id of this attempt, or else of the enqueuer's trace, as 32 hex digits; '' if both are missing."""
         if self._trace is not None:
             return self._trace[0]
         return trace_id(self._call.headers) if self._call.headers else ""
@@ -276,7 +276,7 @@ class Context:
         return self._lease_deadline() - time.clock_gettime(_CLOCK)
 
     def lease_valid(self) -> bool:
-        """Return whether this attempt still holds its lease, according to this process. The server isn't asked."""
+        """Return whether this process still considers the attempt's lease valid. The server isn't asked."""
         return self._held and self.lease_left > 0
 
     def progress(
@@ -387,7 +387,7 @@ class Context:
         return self._call.job.settings.retry is not None
 
     def forget_decision(self) -> None:
-        """Forget how the attempt was to end, and the error that decided it."""
+        """Forget the decision about how this attempt ends, and the error that led to it."""
         self._decision = None
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """A worker's reports about dead children and crashed jobs, and the listeners that receive these reports.
 
 A crashed job can't report itself, because its process has died. But the supervisor knows the child's running jobs. It
-reports them to the monitor process, whose listeners for example write the attempt's span or send an error report.
+reports them to the monitor process, whose listeners may write the attempt's span or send an error report.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ class Job(Generic[P, R]):
     def encoded(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return the arguments as JSON data; raise CodecError for an argument that its annotation would change."""
+        """Return the arguments as JSON data; raise CodecError for an argument that decoding would change."""
         types = self.types
         return (args, kwargs) if types is None else types.converted(args, kwargs, ENCODE)
 
@@ -478,7 +478,7 @@ class Job(Generic[P, R]):
         return changed
 
     def calling(self, function: Callable[..., Any]) -> Self:
-        """Return a copy without limits that calls another function of the same kind."""
+        """Return a copy that has no limits and calls another function of the same kind."""
         changed = copy.copy(self)
         changed.function = function
         changed._use(structs.replace(self.settings, limits=()))
@@ -594,7 +594,7 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
     """Return the minimum and maximum number of positional arguments that the function always accepts.
 
-    If it accepts no number in all cases, the minimum is larger than the maximum.
+    If no number is always accepted, the minimum is larger than the maximum.
     """
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

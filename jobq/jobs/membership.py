@@ -127,5 +127,5 @@ class MemberFlow(Protocol):
         when: EndedAs = "done",
     ) -> AddedMap[R]: ...
     def map(self, job: Any, items: Any, /, **options: Any) -> AddedMap[Any]:
-        """Add a call for each item. All of them are enqueued before this returns."""
+        """Add a call for each item. All calls are enqueued before this method returns."""
         ...

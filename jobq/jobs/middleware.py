@@ -36,7 +36,7 @@ _METHODS = ("enqueue", "run", "arun")
 
 
 class Middlewares:
-    """An ordered set of middleware. The middleware of `outer` runs around it."""
+    """An ordered set of middleware. The middleware of `outer` runs around this set."""
 
     def __init__(self, outer: Middlewares | None = None) -> None:
         self.outer = outer

@@ -159,12 +159,12 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def remember_s(self) -> float | None:
-        """How long the message's end, and its result if any, are remembered; None if they aren't remembered."""
+        """How long the message's outcome, with any result, is kept; None if it isn't kept."""
         return max(self.remember or 0, self.result_ttl or 0) or None
 
     @property
     def remember_ms(self) -> int:
-        """`remember_s` in ms; 0 if the end isn't remembered."""
+        """`remember_s` in ms; 0 if the outcome isn't kept."""
         return remember_ms(self.remember_s)
 
     @property

@@ -109,8 +109,8 @@ def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
 def state(receipt: Receipt[Any]) -> Steps[State]:
     """Return the message's public state.
 
-    While the message is live, its status decides. Otherwise, the stored end or the dead message decides, whichever is
-    later.
+    The state of a live message follows from its status. Otherwise, it follows from the stored end or the dead message,
+    whichever is later.
     """
     known = yield from _status(receipt)
     return (yield from _state(receipt, known))

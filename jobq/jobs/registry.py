@@ -33,7 +33,7 @@ Kind = TypeVar("Kind")
 class Registry:
     """Jobs by name, and middleware for these jobs only.
 
-    The middleware of `around`, by default the middleware of the process, runs around it. `Registry(Middlewares())`
+    The middleware of `around`, by default that of the process, runs around this middleware. `Registry(Middlewares())`
     doesn't use the middleware of the process.
     """
 
@@ -91,7 +91,7 @@ class Registry:
                 )
 
     def _check_limit(self, job: Job[..., Any], limit: JobLimit) -> None:
-        """Raise ConfigError if another job declares a different limit with this name, as both would share a count."""
+        """Raise ConfigError if another job declares a different limit with this name; they would share a count."""
         for other in self._jobs.values():
             for known in other.settings.limits if other.name != job.name else ():
                 if known.name == limit.name and (type(known), known.declaration) != (

@@ -178,7 +178,7 @@ class Receipt(Generic[R]):
         return bool(await self._arun(_calls().revive(self)))
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Return the job's result. Wait for it up to `timeout`, such as 30 or "5m", or without limit if it is None.
+        """Return the job's result. Wait for it up to `timeout`, such as 30 or "5m"; None waits without limit.
 
         Raises:
             ResultNotStoredError: The job doesn't store results, or the result has expired.

@@ -194,7 +194,7 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 
 
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Decrypt or verify a progress report or a reason for people. If that fails, return the reason in parentheses.
+    """Decrypt or verify a progress report or a reason for people. If that fails, return the error in parentheses.
 
     Texts without a seal are returned unchanged. jobq writes such texts, for example, after a worker died, but anyone
     can write them without a key. The data of a progress report is left out.

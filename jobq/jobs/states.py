@@ -39,13 +39,13 @@ class State(NamedTuple):
 
     Attributes:
         word: scheduled, queued, running, retrying, done, failed, cancelled, expired, or unknown. A message is unknown
-            if it was never enqueued, or if its end is not remembered.
+            if it was never enqueued, or if its outcome isn't kept.
         attempt: The number of the latest attempt; 0 before the first attempt.
         progress: The latest progress report of an attempt; None if there is none.
         error: Why the latest attempt failed, or why the state is unknown.
         due_at: When a scheduled or retrying message may start.
         ended_at: When the message ended, by the worker's clock.
-        traceback: The traceback of that failure while the message waits for a retry, runs again or is dead. It is '' if
+        traceback: The traceback of the latest failure while the message waits for a retry, runs again or is dead; '' if
             none is kept, as with `jobq worker --no-tracebacks`.
     """
 

@@ -1,1 +1,1 @@
-"""Other queue protocols. Each is compatible with the clients of the original, and can be used alone."""
+"""Queue protocols of other systems. Each is compatible with its system's clients, and can be used alone."""

@@ -109,7 +109,7 @@ _OF_LOOKING = ("info", "inspect")
 
 
 def rights_to_look(ns: str = "reliable") -> list[str]:
-    """Return ACL rules for a user who may look at queues, but must know their names.
+    """Return ACL rules for a user who may view queues, but not list their names.
 
     Listing queues would need SCAN, which reveals all keys of a server.
     """

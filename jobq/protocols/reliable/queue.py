@@ -139,7 +139,7 @@ class ReliableQueue(BlockingFacade):
     def extend(
         self, key: str, *ids: str, token: str = "", now: int | None = None
     ) -> Steps[list[str] | None]:
-        """Count the delivery time of messages from now, to delay their recovery. Return ids as `ack` does."""
+        """Set the delivery time of messages to now, to delay their recovery. Return ids as `ack` does."""
         return self._of_ids("extend", key, ids, *_token(token), now=now)
 
     @stepwise

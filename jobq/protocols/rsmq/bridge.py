@@ -65,7 +65,7 @@ class Bridge:
         self.ended = False
 
     def serve(self, source: int, sink: int) -> None:
-        """Read lines from `source` and write a reply to each line to `sink`, until `source` or the bridge ends."""
+        """Read lines from `source`, and write their replies to `sink`, until the input ends or a line calls `quit`."""
         for lines in _lines(source):
             answers = b"".join(self.answer(lines))
             while answers:
@@ -90,7 +90,7 @@ class Bridge:
             yield _encoded({"n": n, key: value}) + b"\n"
 
     def _understood(self, line: bytes) -> tuple[Any, Any]:
-        """Return the line's call number, with a request, or with a reply or an error if no request is needed."""
+        """Return the line's call number and its request. If no request is needed, return a reply or error instead."""
         try:
             call = _decoded(line)
         except ValueError as error:

@@ -127,7 +127,7 @@ def body(message: Any) -> bytes:
 
 
 def random_parts(count: int) -> list[bytes]:
-    """Return the random ends of `count` ids. All ends are different."""
+    """Return the random last parts of `count` ids. All parts are different."""
     try:
         return [_drawn.pop() for _ in range(count)]
     except IndexError:

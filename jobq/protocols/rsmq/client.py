@@ -34,7 +34,7 @@ Text = str | bytes
 class Rsmq(BlockingFacade):
     """The queues of one namespace, shared with RSMQ's clients in other languages. Threads may share it.
 
-    A call that is unsafe to repeat isn't repeated after its reply was lost; it raises UnavailableError. Every method
+    If the reply to a call is lost and a repeated call would be unsafe, the call raises UnavailableError. Every method
     may raise RSMQ's errors, UnavailableError, ServerFullError or ScriptError.
 
     Args:

@@ -45,7 +45,7 @@ class Keys:
         return f"{self.ns}:{queue}:Q"
 
     def named(self, name: str, queue: str, target: str = "") -> str:
-        """Return the key that a Lua script names `name`. Names starting with `to_` belong to the queue `target`."""
+        """Return the key that Lua scripts call `name`. Names starting with `to_` belong to the queue `target`."""
         if name == "queues":
             return self.queues
         owner = target if name.startswith("to_") else queue

@@ -1,7 +1,7 @@
 """RSMQ's calls as requests. They check arguments in RSMQ's order and read replies, without I/O.
 
-RSMQ makes some checks only after it has found the queue. They run here before the call, and are reported after the
-server has confirmed that the queue exists.
+RSMQ makes some checks only after it has found the queue. Here, they run before the call, but their errors are raised
+only after the server has confirmed that the queue exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls that consist of several requests or wait, written as steps (see `client.steps`)."""
+"""Calls with a wait or with several requests, written as steps (see `client.steps`)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def await_messages(
     seconds: float,
     woken: int | None = None,
 ) -> Steps[list[RsmqMessage]]:
-    """Wait up to `seconds` for messages and receive them. The wait also ends when the file `woken` becomes readable."""
+    """Wait up to `seconds` for messages and receive them. Stop if the file descriptor `woken` becomes readable."""
     pauses = Pauses(seconds)
     while True:
         if channel.open_file is None:

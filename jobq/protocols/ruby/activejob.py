@@ -1,7 +1,7 @@
 """Reads the call in an ActiveJob wrapper of a Sidekiq or Resque job.
 
-Its arguments have markers where JSON lost a type. Types with a plain equivalent are converted: symbols and keys of
-hashes become text, keyword arguments stay keyword arguments, and a GlobalID becomes its `gid://…` text.
+The wrapped arguments have markers for types that JSON lacks. Types with a plain equivalent are converted: symbols and
+keys of hashes become text, keyword arguments stay keyword arguments, and a GlobalID becomes its `gid://…` text.
 """
 
 from __future__ import annotations

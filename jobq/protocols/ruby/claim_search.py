@@ -32,7 +32,7 @@ def claimed_job(
 ) -> tuple[ClaimedJob | None, list[Exception]]:
     """Search the claims of these queues for the job with this mid.
 
-    Return it with its claim, and the errors of failed reads.
+    Return the claim in which the job waits, and the errors of failed reads.
 
     This needs two round trips on one server.
     """

@@ -116,7 +116,7 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str] | None = None,
     ) -> list[ClaimedMessage]:
-        """Enqueue the messages of a claim's jobs once. Return the messages that the queue rejects for now.
+        """Enqueue the messages of a claim's jobs once. Return the messages that the queue can't accept yet.
 
         If the queue accepts all messages, delete the claim. Existing messages are never replaced.
 

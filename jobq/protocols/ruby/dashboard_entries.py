@@ -66,7 +66,7 @@ class DashboardEntry:
         raise NotImplementedError
 
     def _run_since(self) -> dict[str, int]:
-        """Add the executed jobs since the last heartbeat to Ruby's own statistics. Return the added counts."""
+        """Add the number of jobs run since the last heartbeat to Ruby's own statistics. Return the added counts."""
         ran, failed = self._counts.totals(self._ruby_queue.system)
         counts = {"processed": ran - self._counted[0], "failed": failed - self._counted[1]}
         self._counted = ran, failed

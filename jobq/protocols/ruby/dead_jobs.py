@@ -1,6 +1,6 @@
-"""Shows dead jobs that Ruby pushed in Sidekiq's dead set or in Resque's failed list.
+"""Adds dead jobs of Ruby programs to Sidekiq's dead set or Resque's failed list.
 
-There, Sidekiq's web interface and API can retry them.
+Sidekiq's web interface and API can retry the jobs in its dead set.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def add_dead(client: Client, namespace: str, job: bytes, at: float | None = None
 
 
 def refuse(client: Client, ruby_queue: RubyQueueName, raw: bytes, why: str, once: str) -> None:
-    """Move a job that no jobq queue can store to Ruby's dead jobs."""
+    """Move a job to Ruby's dead jobs, because no jobq queue can store it."""
     logger.error("rejected a job of %s: %s; it was moved to Ruby's dead jobs", ruby_queue, why)
     _show_refused(client, ruby_queue, raw, why, once, once, time.time())
 
@@ -163,7 +163,7 @@ def _shows_wrapped(wrapped: object, args: list[Any]) -> bool:
 
 
 def _sidekiq_job(fields: dict[str, Any], kind: str, text: str, died: DeadMessage) -> bytes:
-    """Return the job in Sidekiq's format, with its failures and in the unit of time that the job uses."""
+    """Return the job in Sidekiq's format, with its failures. Times are in the unit that the job already uses."""
     in_ms = isinstance(fields.get("created_at"), int) and epoch_ms(fields["created_at"])
     died_at: float = died.died_at if in_ms else died.died_at / 1000
     used = fields.get("retry_count")
@@ -316,7 +316,7 @@ def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
 
 
 def _noted(stored: bytes | None) -> tuple[int, list[str]]:
-    """Parse the time of the latest death that Ruby was shown, and the ids of its messages; (-1, []) if unreadable."""
+    """Parse the time of death and the ids of the messages that Ruby was last shown; (-1, []) if unreadable."""
     try:
         until, shown = json.loads(stored or b"[-1,[]]")
         return int(until), [str(dead_id) for dead_id in shown]

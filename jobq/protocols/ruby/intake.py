@@ -121,7 +121,7 @@ class QueueIntake:
         return moved
 
     def _carry_owed(self) -> int:
-        """Enqueue the jobs of a claim that an earlier round left or, at intervals, of an expired claim."""
+        """Enqueue the jobs of a claim that an earlier round didn't finish or, at intervals, of an expired claim."""
         if self._owed is None and time.monotonic() >= self._rescue_at:
             self._rescue_at = time.monotonic() + self.settings.lease_s / 3
             self._owed = self.claims.rescue()

@@ -47,7 +47,7 @@ class Arrival(NamedTuple):
     """A claimed job and its message. If it has a `fault`, it can't be converted, and `content` is a refusal.
 
     Attributes:
-        key: Its key in the queue, '' for none.
+        key: The message's key; '' without a key.
         caution: Warning about a feature of Ruby that isn't supported; else ''.
     """
 

@@ -115,7 +115,7 @@ def beside(key: str, namespace: str, name: str) -> str:
 def rights_to_look(namespace: str = "jobq") -> list[str]:
     """Return ACL rules to add to a user, so that the user may also see the queues of Sidekiq and Resque.
 
-    The data of Sidekiq's processes isn't included, because their keys are named only by their hosts.
+    The data of Sidekiq's processes isn't included, because the names of their keys begin with host names.
     """
     listed = [
         ruby_queue_name.key(name)

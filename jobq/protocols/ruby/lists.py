@@ -54,7 +54,7 @@ class ListWaiter:
         self._waiting.clear()
 
     def _begin(self, number: int, seconds: float) -> int:
-        """Start to wait for a list, unless such a wait is active. Return the connection's file."""
+        """Start to wait for a list, unless such a wait is active. Return the connection's file descriptor."""
         connection = self._connections[number]
         if number not in self._waiting:
             key, end = self._ruby_queues[number].list_key, self._ruby_queues[number].oldest

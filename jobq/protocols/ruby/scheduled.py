@@ -1,7 +1,7 @@
 """Moves Sidekiq's scheduled jobs and retries to their lists when they are due, by the server's clock.
 
-Sidekiq's own poller does the same. Unlike it, this never loses a job in a crash, and moves unreadable jobs to the dead
-set.
+Sidekiq's own poller does the same. Unlike that poller, this module never loses a job in a crash, and it moves
+unreadable jobs to the dead set.
 """
 
 from __future__ import annotations

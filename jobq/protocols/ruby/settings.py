@@ -132,7 +132,7 @@ def parse_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 class FedWorker(Protocol):
-    """The worker for the jobs of an intake. The file `woken` becomes readable when the worker's state changes."""
+    """The worker for an intake's jobs."""
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class FedWorker(Protocol):
 
     @property
     def woken(self) -> int:
-        """A file that becomes readable when the worker's state changes."""
+        """A file descriptor that becomes readable when the worker's state changes."""
         ...
 
     @property

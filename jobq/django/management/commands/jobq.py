@@ -68,7 +68,7 @@ def outbox_database() -> str:
 
 
 def load() -> None:
-    """Import the tasks of all apps in addition to the modules of --import. Close the connections that this opens."""
+    """Import the tasks of all apps in addition to the modules of --import. Then close the opened connections."""
     import_tasks()
     if FRAMEWORK_LOG.level == logging.NOTSET:
         # The worker logs each start and end itself.
