@@ -106,7 +106,7 @@ class Spans:
             detach(token)
 
     def _around(self, context: Context) -> TracedAttempt | TraceContext | None:
-        """Return the attempt's span, or only a context if the attempt isn't sampled, or None.
+        """Return the attempt's span. If the attempt isn't sampled, return only a context, or None without headers.
 
         Attempts without a span are handled first, because an empty job takes only a few microseconds.
         """
@@ -329,7 +329,7 @@ def _server(url: str) -> dict[str, str | int]:
 
 
 def _carry(headers: dict[str, str]) -> None:
-    """Add the current trace to a message's headers, unless they have a trace. Merge the baggage."""
+    """Add the current trace to a message's headers, unless they already have a trace. Merge the baggage."""
     carried: dict[str, str] = {}
     propagate.inject(carried)
     baggage = [text for text in (headers.get("baggage"), carried.pop("baggage", None)) if text]

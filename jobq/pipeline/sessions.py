@@ -39,8 +39,8 @@ def session(
     Raises PipelineError with the JVM's last lines if the session can't be started.
 
     Args:
-        master: Spark's master; by default JOBQ_SPARK_MASTER, else every core of this machine. Under spark-submit, its
-            master is used.
+        master: Spark's master; by default JOBQ_SPARK_MASTER, else every core of this machine. Under spark-submit,
+            spark-submit's master is used.
         memory: The driver's heap; by default JOBQ_SPARK_MEMORY, else 1g.
         fast: Start faster, but compute more slowly.
         conf: Spark's settings, which override the others.
@@ -61,7 +61,7 @@ def session(
 
 
 def words_of(error: BaseException) -> str:
-    """Return the error on one line: the last line of a Python traceback, or the first line of a JVM's."""
+    """Return the error on one line: the last line of a Python traceback, or the first line of a JVM error."""
     # An error of Python code in an executor: Spark hands over the whole traceback as a parameter. Only PySpark's errors
     # have the method, and PySpark may not be installed.
     parameters: dict[str, str] = getattr(error, "getMessageParameters", dict)() or {}

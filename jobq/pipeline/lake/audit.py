@@ -48,7 +48,7 @@ class LakeAudited(Audited):
 
     Attributes:
         open: Messages without an end in the lake's events, unless the server was asked about them.
-        live: Unfinished messages that the server still has, if it was asked.
+        live: Unfinished messages that the server still has, if the server was asked.
         unrecorded: Finished messages whose enqueue in the range was not recorded.
         notes: Reasons why figures may be incomplete.
     """

@@ -287,7 +287,7 @@ def finish(
     lake: Lake, engine: Engine, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     enough: Callable[[], bool] = lambda: False,
 ) -> dict[str, int] | None:  # fmt: skip
-    """Complete all unfinished erasures. Return the number of erased rows by table, or None if stopped by `enough()`.
+    """Complete all unfinished erasures. Return the number of erased rows by table, or None if `enough()` stops it.
 
     Args:
         alone: Returns a context manager for each group of files, such as a RepeatedLock.

@@ -279,7 +279,7 @@ def rows_of_files(
     """Yield the rows of each file as a table.
 
     Args:
-        table: If all columns are read, the table's columns that are missing from a file are added as nulls.
+        table: If `columns` is None, columns of this table that a file lacks are added as nulls.
     """
     opened = store.files()
     for file in files:

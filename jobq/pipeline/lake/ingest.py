@@ -268,7 +268,7 @@ class Ingest:
         return TimeBounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
 
     def _first(self, range_: LogRange, now: LogTail) -> LogTail:
-        """Return the stream's end with the id of the first unread entry, if the range will be cut by time."""
+        """Return `now`, with the id of the range's first entry if the range will be cut by time."""
         if (
             not range_.limit
             or range_.limit <= self.options.partition_entries

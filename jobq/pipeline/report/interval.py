@@ -3,8 +3,8 @@
 Each median's interval is between two order statistics (Conover, Practical Nonparametric Statistics, 3.2), which
 sql/regressions.sql finds. MOVER combines two intervals into the interval of the difference: Zou and Donner,
 "Construction of confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008)
-1693-1702. An interval from the standard error would be shorter but, at the confidence needed for many jobs together,
-wrong several times more often than allowed.
+1693-1702. An interval from the standard error would be shorter. But at the confidence needed for many jobs together,
+it would be wrong several times more often than allowed.
 """
 
 from __future__ import annotations
