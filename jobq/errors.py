@@ -155,7 +155,7 @@ class NotDurableError(JobqError):
     """The messages were accepted, but their durability wasn't confirmed.
 
     They may run, but a failover or a power cut may still lose them. Enqueueing them again under the same mids is safe:
-    messages that are still there are confirmed, and lost messages are added.
+    messages that still exist are confirmed, and lost messages are added.
     """
 
     def __init__(self, message: str | None = None, mids: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Names from other job queues that people try in jobq, with the names to use instead; see `habits.txt`."""
+"""Names that people know from other job queues, with the names to use in jobq instead; see `habits.txt`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MomentOrZero = Annotated[
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class JsonRecord(Struct, frozen=True):
-    """A record with named fields. Its docstring describes the fields in the section `Attributes:`."""
+    """A record with named fields. Each subclass describes its fields in the section `Attributes:` of its docstring."""
 
     @classmethod
     def of(cls, source: object, /, **others: Any) -> Self:

@@ -32,7 +32,7 @@ class Project(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The pyproject.toml to read, and the reasons why other files with a [tool.jobq] are ignored."""
+    """The pyproject.toml to read, and the reasons why other files with a section [tool.jobq] are ignored."""
 
     project: Project | None
     refused: list[str]

@@ -203,7 +203,7 @@ class Task:
         return chain(self.s(), other)
 
     def AsyncResult(self, task_id: str) -> AsyncResult:
-        """Return the result of an earlier call."""
+        """Return an AsyncResult for the call with this id."""
         return AsyncResult(task_id, self.name)
 
     # Inside a running task.

@@ -100,7 +100,7 @@ COMMANDS = tuple(name for verbs in SECTIONS.values() for name in verbs)
 
 
 class Verbs(LazyGroup):
-    """All commands; the help also lists the exit codes."""
+    """The group of all commands. Its help also lists the exit codes."""
 
     sections = SECTIONS
     examples = """

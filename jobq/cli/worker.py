@@ -76,7 +76,7 @@ _OPTIONS = (
 
 
 class Burst(click.ParamType["bool | str"]):
-    """Parses --burst: `retries` or `ready`, and in settings also true and false."""
+    """Parses --burst: `retries` or `ready`. In settings, true and false are also allowed."""
 
     name = "burst"
 

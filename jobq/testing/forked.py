@@ -1,4 +1,4 @@
-"""A real worker process, forked from the process of a test, so that the worker has the jobs that the test defines."""
+"""A real worker process, forked from the test's process so that the worker knows the jobs defined in the test."""
 
 from __future__ import annotations
 

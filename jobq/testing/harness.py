@@ -69,7 +69,7 @@ class Trials(TypedDict, total=False):
         within: Functions and modules in which attempts are interrupted; by default the job's module.
         allow: Keys in the result of `observe` whose values may differ. "enqueued" allows differences in enqueued calls.
         points: Maximum number of interruptions per fault. If the job runs more lines, `seed` selects among them.
-        fork: Run killed attempts in a forked process, and end it with SIGKILL.
+        fork: Run each killed attempt in a forked process, and end that process with SIGKILL.
     """
 
     faults: Sequence[str]
