@@ -1,7 +1,7 @@
 """The dashboard: pages, a JSON API, and access rules.
 
 `jobq web` serves the dashboard. To serve it from your own program, use `create_app`. This package
-imports its public names at first use, because they need the packages of the extra `web`.
+imports its public names at first use, because their modules need the packages of the extra `web`.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Contents:
         Without the right to see arguments, a note replaces a sealed text.
 
         Args:
-            job: Name of the message's job. Arguments named in its `@job(redact=...)` are also hidden.
+            job: Name of the message's job. Arguments named in `@job(redact=...)` of this job are also hidden.
         """
         if text.startswith(MARK.decode()) and not self.may_see:
             key = text_of(key_id_of(text.encode("utf-8", "replace")))

@@ -56,7 +56,7 @@ FINDERS: list[Finder] = []
 
 
 def finder(find: Finder) -> Finder:
-    """Declare a function that finds problems. The function may make at most one round trip."""
+    """Declare a function that finds problems. The function may make at most one round trip to the server."""
     FINDERS.append(find)
     return find
 

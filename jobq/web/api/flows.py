@@ -39,7 +39,7 @@ class FlowRowReply(FlowHead, kw_only=True):
 
     Attributes:
         over: Number of finished steps: done, failed, skipped or cancelled.
-        problem: Why the flow can't be read. Its state is then empty.
+        problem: Why the flow can't be read. An unreadable flow has an empty `state`.
     """
 
     members: int = 0
@@ -56,7 +56,7 @@ class FlowReply(FlowRecord):
 
     Attributes:
         over: Number of finished steps: done, failed, skipped or cancelled.
-        problem: Always empty. Only lists contain unreadable flows.
+        problem: Always empty, because only lists contain unreadable flows.
     """
 
     over: int

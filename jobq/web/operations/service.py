@@ -42,7 +42,7 @@ def operations_of(site: Site) -> Operations:
 
 
 class NotAllowedError(JobqError):
-    """The user may not do this."""
+    """The user's role doesn't allow this action."""
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,7 @@ def _by_deploy(
 
 
 def _known_since(asked: AskedRange) -> int:
-    """Return the start of the known events in the range. An error that occurred at that time may be older."""
+    """Return the start of the known events in the range. An error first seen at that time may be older."""
     if isinstance(asked.history, LakeHistory):
         return max(asked.span.since, asked.history.begins_at())
     events = asked.history.events_in(asked.span).events

@@ -178,7 +178,7 @@ def known_queue(request: Request) -> str:
 
 
 def state_of_row(listed: ListedRow) -> StateShown:
-    """Return the state of a message for a list."""
+    """Return the state that a list shows for a message."""
     row = listed.row
     if row.place == "dead":
         return state_of(Status("dead"))
