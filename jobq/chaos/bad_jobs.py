@@ -81,7 +81,7 @@ def fail() -> None:
 
 
 def vanish() -> None:
-    """End the forked process with os._exit, as a fork should."""
+    """End the forked process with os._exit, as any forked process should."""
     os._exit(0)
 
 

@@ -37,7 +37,7 @@ async def together_on_loop(calls: Calls[str, float]) -> None:
 
 
 def _ended(calls: Calls[str, float]) -> Iterator[float]:
-    """Yield each call's duration, for the caller to wait. Afterwards, end the call if its lease is still valid."""
+    """Yield each call's duration, so that the caller waits that long. Then end the call if its lease is still valid."""
     for call in calls:
         note("start", call)
     for at, call in enumerate(calls):

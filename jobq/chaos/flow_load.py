@@ -93,7 +93,7 @@ def _note(word: str) -> None:
 
 
 def diamond(number: int, queues: Sequence[str], client: Client) -> Flow:
-    """Return a flow of four steps on four queues. Its result is `diamond_result`."""
+    """Return a flow of four steps on four queues. Its result is `diamond_result(number)`."""
     flow = Flow(DIAMOND, id=str(number), keep=KEEP, client=client)
     at = [queues[(number + turn) % len(queues)] for turn in range(4)]
     top = flow.step(part.options(queue=at[0]), number, name="top")

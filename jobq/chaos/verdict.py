@@ -168,7 +168,7 @@ def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Itera
 
 
 def _undead(history: History, final: FinalState) -> Iterator[str]:
-    """Yield poison messages that weren't dead-lettered, or ran too often or too rarely before."""
+    """Yield poison messages that weren't dead-lettered, or ran too often or too rarely before that."""
     for mid, (limit, timed) in history.poison.items():
         accepted = history.outcomes.get(mid) == "ok" or mid in history.started
         most = len(history.started[mid])

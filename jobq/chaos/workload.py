@@ -1,4 +1,4 @@
-"""The module that workers of a round import: a job that records its runs, and a record of every call to the queue.
+"""The module that workers of a round import: a job that records its runs, and code to record every call to the queue.
 
 Importing this module replaces methods of `Queue` in this process.
 """

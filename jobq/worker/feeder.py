@@ -39,7 +39,7 @@ class QueuePipe:
             os.write(self._input, msgspec.json.encode({name: number}) + b"\n")
 
     def read(self) -> dict[str, int]:
-        """Return all queues that were written since the last call."""
+        """Return the queues written since the last call, with their numbers."""
         with suppress(BlockingIOError):
             while part := os.read(self._output, 65_536):
                 self._unread += part

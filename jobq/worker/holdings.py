@@ -55,7 +55,7 @@ class Keeper(Protocol):
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Release resources, even if they may not be held. Repeated calls are safe. Raises JobqError."""
+        """Release resources, whether or not they are held. Repeated calls are safe. Raises JobqError."""
 
 
 class SharedHoldings:

@@ -1,8 +1,8 @@
 """The availability of queues, in memory that all processes of a worker share, and the log of outages.
 
 If the server of a queue is unavailable or rejects calls, children skip the queue for a pause. After the pause, one
-process tries again. Pauses double, so tries take little time from other queues. The writers don't need a lock: at
-worst, two processes try simultaneously, or one process tries early.
+process tries again. Each failed try doubles the pause, so tries take little time from other queues. The writers don't
+need a lock: at worst, two processes try simultaneously, or one process tries early.
 """
 
 from __future__ import annotations
