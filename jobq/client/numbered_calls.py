@@ -268,7 +268,7 @@ class CallState:
         self._sent = True
 
     def again(self, client: Patience | None = None) -> CallState:
-        """Return the call's state for a new round of tries, limited by `client` or by the previous client."""
+        """Return the call's state for a new round of tries. By default, the previous client limits the tries."""
         client = client or self._client
         state = CallState(client, self.command, self.script, self.tries, self._renew)
         state.general = self.general

@@ -2,8 +2,8 @@
 
 A topology's `locate(key)` returns a node, an opaque hashable value, and `open(node)` returns a connection to it. After
 `forget()`, the topology queries the deployment again. All clients of a process share the known nodes of a Sentinel or a
-Cluster: when one client finds that a master was replaced, all stop using the old master. Connections are redis-py's,
-for one command at a time. Their retries are off, because `numbered_calls` decides which calls are safe to repeat.
+Cluster: when one client finds that a master was replaced, all stop using the old master. Connections come from
+redis-py. Its retries are off, because `numbered_calls` decides which calls are safe to repeat.
 """
 
 from __future__ import annotations

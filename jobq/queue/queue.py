@@ -987,7 +987,7 @@ class Queue:
 
 
 def _take_back(caller: Caller | None, tries: Tries | None) -> None:
-    """Let the caller use a number again after a sealed queue rejected the call without recording it."""
+    """Let the caller use its last number again, because a sealed queue rejected the call without recording it."""
     if caller is not None:
         caller.number -= 1
     if tries is not None:

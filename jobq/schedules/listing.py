@@ -27,10 +27,10 @@ class ScheduleRow(NamedTuple):
     """One schedule of a queue. Times are epoch ms.
 
     Attributes:
-        schedule: Its definition; None if it is missing or can't be read.
+        schedule: The definition; None if it is missing or can't be read.
         problem: "", "no definition" or "unreadable".
         origin: "code", "added" or ''.
-        next_ms: When its next tick is enqueued; None if it has no more ticks.
+        next_ms: When the next tick is enqueued; None if there are no more ticks.
         last_ms: Time of the latest enqueued tick; None if there was none.
         late_ms: How long the next tick has been overdue, in ms.
     """

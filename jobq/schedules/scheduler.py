@@ -156,7 +156,7 @@ class Scheduler:
         self._look_at[index] = began + wait_s + self._share() * WAIT_S
 
     def _tell_undeclared(self, index: int, schedules: Schedules) -> None:
-        """Log a warning for each schedule that code declared before, unless a running worker declares it."""
+        """Log a warning for each schedule that code once declared, unless a running worker still declares it."""
         queue, declared = self._queues[index], self._declared[index]
         names = {
             name
