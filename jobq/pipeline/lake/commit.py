@@ -392,7 +392,7 @@ UNCOUNTED = -1
 def adopt(lake: Lake, client: Client, source: str = "") -> None:
     """For each table whose log has no offsets, compute the offsets from the rows, and commit them.
 
-    In queues of other sources, an offset's entry number is UNCOUNTED. The next ingest of that source counts entries.
+    In queues of other sources, an offset's entry number is UNCOUNTED. The next ingest of that source sets the number.
     """
     for table in (EVENTS, TOPICS):
         delta = lake.table(table.name)
