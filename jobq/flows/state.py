@@ -66,7 +66,7 @@ class StepFacts:
         retried: Number of formerly dead members that run again.
         sent: Whether the step was enqueued, or its wait or timer has begun.
         todo: Whether the step has an item that must be sent.
-        reviving: Whether a retry is reviving its dead members, so far up to the member `revived`.
+        reviving: Whether a retry is reviving the step's dead members; it has reached the member `revived`.
         due_at: When a timer ends, or when a wait times out.
         flow: The id of its sub-flow.
         added_at: When members were last added.

@@ -99,7 +99,7 @@ def _metered(
 
 
 class RunHooks(NamedTuple):
-    """Functions that the worker passes to an executor; None if the program doesn't have such a function.
+    """Functions that the worker passes to an executor. A missing function is None.
 
     Attributes:
         soft_timeout: Returns a context manager that raises JobTimeout in a sync job after the given seconds.

@@ -70,7 +70,7 @@ class Options(TypedDict, total=False):
         debounce: Run this long after the last equal call.
         debounce_max: With `debounce`: run at the latest this long after the first call.
         throttle: Reject equal calls for this long.
-        lease: Minimum lease duration, if the worker's is shorter.
+        lease: Minimum lease duration; it applies if the worker's lease is shorter.
         key: Name of the line in which the message waits, or a function of the arguments that returns the name. Lines
             take turns. In `@job`, a text names an argument.
         ordered: Start messages of the key one by one, in the order in which they were enqueued.

@@ -57,7 +57,7 @@ class ReliableCalls(BlockingFacade):
         now: int | None = None,
         whole: bool = False,
     ) -> Steps[Any]:
-        """Run a script that changes the queues, so that it can be repeated safely. For `whole`, see Request."""
+        """Run a script that changes the queues. Its call is safe to repeat. For `whole`, see Request."""
         places = self.places(names)
         caller = self._callers.take()
         places.append(f"{keys.prefix(self.ns, names[0])}call:{caller.id}")

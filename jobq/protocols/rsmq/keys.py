@@ -63,7 +63,7 @@ _OWN = ("subscribe",)
 def rights(ns: str = "rsmq", queues: Sequence[str] = ()) -> list[str]:
     """Return ACL rules, without passwords, for a user with all rights to `queues`, or to the whole namespace.
 
-    If the user may create or delete one queue, the rules also permit writing the list of all queue names.
+    So that the user can create and delete `queues`, the rules also permit writing the list of all queue names.
     """
     keys = Keys(ns)
     called = (script for script in scripts() if script.area == "rsmq")

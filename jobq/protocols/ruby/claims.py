@@ -122,7 +122,7 @@ class Claims:
 
         Args:
             when_taken: Handles a message whose mid is already in use.
-            stopped: Keys with earlier waiting messages; keys of rejected messages are added.
+            stopped: Keys of messages left in claims; this call adds the keys of rejected messages.
         """
         stopped = set() if stopped is None else stopped
         left: list[ClaimedMessage] = []

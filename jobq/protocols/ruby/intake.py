@@ -168,7 +168,7 @@ class QueueIntake:
         """Enqueue the jobs of a claim and return their number. If some jobs must wait, set the claim aside.
 
         Args:
-            stopped: Keys with earlier waiting messages; keys of rejected messages are added.
+            stopped: Keys of messages left in claims; this call adds the keys of rejected messages.
         """
         arrivals, njobs = [], 0
         for index, raw in enumerate(claim.jobs):
