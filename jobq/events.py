@@ -102,7 +102,7 @@ def ago_ms(enqueued_at: int) -> int:
 
 
 def in_utc(at_ms: int) -> str:
-    """Format a time as `2026-11-21T08:00:00.000Z`, which --since accepts. A time after 9999 is formatted as ms."""
+    """Format a time as `2026-11-21T08:00:00.000Z`, which --since accepts. Times after the year 9999 are in ms."""
     if not 0 <= at_ms <= _MOMENT:
         return f"{at_ms} ms"
     at = datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -198,7 +198,7 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
 
 
 def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
-    """Yield findings about keys at their limit of waiting messages, exhausted limits, and waiting flow maps."""
+    """Yield findings about keys that can't accept more messages, exhausted limits, and waiting flow maps."""
     client = session.client
     parts: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("keys", lambda: full_keys(client, keyed)), ("limits", lambda: full_limits(client)),

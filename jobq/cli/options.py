@@ -245,7 +245,7 @@ class Modules(click.ParamType[str]):
 
 
 class Names(click.types.StringParamType):
-    """Names separated by commas, in one text. An environment variable holds one such list."""
+    """A text with names separated by commas. An environment variable holds one such text."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [rv]

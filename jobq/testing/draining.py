@@ -50,7 +50,7 @@ WORKER = "tests"
 
 
 class DrainResult(NamedTuple):
-    """Numbers of the attempts and messages of a drain.
+    """Numbers of attempts and messages, counted during a drain.
 
     Attributes:
         done: Successful attempts.

@@ -45,7 +45,7 @@ class WatchedCode:
 class LineWatch:
     """Counts the lines run by a thread, and calls `then` before line number `at`, counted from 1.
 
-    An exception that `then` raises appears at that line.
+    An exception raised by `then` appears to come from that line.
     """
 
     def __init__(self, code: WatchedCode, at: int = 0, then: Callable[[], object] = bool) -> None:

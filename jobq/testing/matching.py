@@ -35,7 +35,7 @@ class Expectations(TypedDict, total=False):
 
 
 class Expected(NamedTuple):
-    """The call that a test expects. A field that is None matches anything."""
+    """The call that a test expects. A field with the value None matches anything."""
 
     job: Job[..., Any] | str | None = None
     args: Sequence[Any] | None = None

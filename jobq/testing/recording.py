@@ -19,7 +19,7 @@ from jobq.testing.waiting import EnqueuedCall
 
 
 class RecordingClient:
-    """Replaces the client while a job runs without a server."""
+    """Replaces the client while a job runs without a server, and records enqueued calls."""
 
     durability = "memory"
     #: Not None, so that coroutines make their calls in a thread, where `RecordingQueue.enqueue` records them.
