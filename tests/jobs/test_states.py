@@ -532,7 +532,7 @@ def test_receipt_is_unknown_when_no_message_can_have_its_mid(declared, mid):
     receipt = declared(result_ttl="1m").receipt(mid)
     assert receipt.state().word == asyncio.run(receipt.astate()).word == "unknown"
     assert (receipt.cancel(), receipt.revive(), receipt.status().word) == (False, False, "nil")
-    with pytest.raises(ResultNotStoredError, match="no result is kept"):
+    with pytest.raises(ResultNotStoredError, match="ended without a stored result"):
         receipt.result(timeout=1)
 
 

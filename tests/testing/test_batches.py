@@ -82,7 +82,7 @@ def test_drain_runs_calls_of_an_async_job_together(jobq, registry, sizes, in_loo
 def test_drain_returns_fetched_calls_after_its_limit(jobq, registry, sizes):
     add = adding(registry, sizes)
     add.enqueue_many([(1,), (2,), (3,), (4,)])
-    with pytest.raises(package.errors.ConfigError, match="3 attempts have run"):
+    with pytest.raises(package.errors.ConfigError, match="3 attempts ran"):
         jobq.drain(limit=3)
     assert len(jobq.all_enqueued()) == 1
     assert jobq.drain() == DrainResult(done=1)

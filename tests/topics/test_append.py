@@ -173,6 +173,6 @@ def test_forty_byte_messages_take_a_tenth_of_a_kibibyte_each(topic, redis):
 
 
 def test_not_durable_append_says_which_indexes_are_there(topic):
-    with pytest.raises(NotDurableError, match=r"has 1 to 2.*0 of 1 replicas"):
+    with pytest.raises(NotDurableError, match=r"messages 1 to 2 were appended.*0 of 1 replicas"):
         topic.append_many([b"a", b"b"], durability="replicas=1")
     assert topic.append(b"c", durability="memory") == 3
