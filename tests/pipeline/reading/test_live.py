@@ -108,8 +108,9 @@ def test_queues_have_their_counts(load, many, valkey_client):
     queue.admin.events_level("all")
     queue.admin.events_maxlen(5_000)
     low, other = sorted(load(view="queues").rows(), key=lambda row: row["queue"])
-    counts = queue.admin.counts()
-    assert {name: low[name] for name in counts._fields} == counts._asdict()
+    # Each partition has a row of its own.
+    counts = {k: v for k, v in queue.admin.counts()._asdict().items() if "partitions" not in k}
+    assert {name: low[name] for name in counts} == counts
     assert (low["paused"], low["level"], low["maxlen"]) == (True, "all", 5_000)
     assert (low["events"], low["events_added"]) == (1, 1)
     assert (other["queue"], other["ready"], other["level"], other["paused"]) == (

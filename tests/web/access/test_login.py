@@ -235,7 +235,7 @@ def test_a_program_says_who_sends_a_request(client):
     page = browser(app, "http://any.example")
     assert "anna" in page.get("/queues", headers={"x-who": "anna"}).text
     reply = page.get("/queues")
-    assert reply.status_code == 403 and "log in to the application that serves" in reply.text
+    assert reply.status_code == 403 and "Log in to the application that serves" in reply.text
     assert "controlled by the host application" in page.get("/login").text
     assert page.post("/login", data={"name": "anna", "password": PASSWORD}).status_code == 403
 
