@@ -61,7 +61,7 @@ def acl(
     use the topics or queues in --queues. The role limit may use and set all limits, like workers and operators.
     pipeline reads and writes DataFrames and fills lakes. The command does not connect to a server.
 
-    Rights are derived from this version's scripts, for processes with JOBQ_FUNCTIONS=1 and the database in --url. The
+    The rights suit the scripts of this version, processes with JOBQ_FUNCTIONS=1, and the database in --url. The
     users can't log in until you set passwords: ACL SETUSER name '>…'.
     """
     if ns is not None and role not in _OF_OTHERS:

@@ -303,7 +303,7 @@ class Client:
         return home is not None and home == self.topology.last_home(other)
 
     def look_again(self) -> None:
-        """Look up the node again at the next call, because the known node may be a replaced master."""
+        """Look up the node again before the next call. A failover may have replaced the known node."""
         self.topology.forget()
 
     def fileno(self, connection: Connection) -> int:

@@ -120,7 +120,7 @@ def _allowed(settings: ServerSettings) -> bool:
 
 
 def status(settings: ServerSettings) -> EmbeddedStatus:
-    """Return whether the embedded server is running, and its figures."""
+    """Return the state of the embedded server: whether it runs, and its figures."""
     files = _where(settings)
     check(files)
     socket = running(files)

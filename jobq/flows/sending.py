@@ -578,7 +578,7 @@ def _options(raw: bytes) -> dict[str, Any]:
     numbers = [options.get(name) for name in ("delay", "at", "lease")]
     known = [number for number in numbers if number is not None]
     if not all(isinstance(number, int | float) and 0 <= number < MAX_SECONDS for number in known):
-        raise CodecError(f"options of a step can't be used: {raw!r:.80}")
+        raise CodecError(f"delay, at and lease of a step must be numbers of seconds: {raw!r:.80}")
     return options
 
 

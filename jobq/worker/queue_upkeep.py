@@ -39,7 +39,7 @@ _WORK = ("ready", "due", "circle", "flow_outbox", "partitions")
 
 
 class QueueUpkeep:
-    """Does the supervisor's regular work for all queues. Queues have the same indexes as in children."""
+    """Does the supervisor's regular work for all queues. A queue has the same index here as in children."""
 
     def __init__(
         self,

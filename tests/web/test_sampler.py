@@ -54,7 +54,10 @@ def test_pages_show_queues_in_use_and_count_others_when_the_list_is_too_long(
     visitor = visit()
     for path in ("/", "/queues"):
         page = visitor.get(path)
-        assert page.status_code == 200 and "The list of queues has 10 more names." in page.text
+        assert (
+            page.status_code == 200
+            and "These figures leave out 10 names of the list of queues." in page.text
+        )
     assert visitor.get("/queues/low").status_code == 200
     assert visitor.get("/queues/a1").status_code == 404
     for path in ("/dead", "/history", "/settings"):

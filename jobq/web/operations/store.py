@@ -156,7 +156,7 @@ class OperationStore:
         self.many(state.id, [written, ("PEXPIRE", key, KEPT_MS)])
 
     def many(self, op: str, words: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send several commands for one operation's key together."""
+        """Send several commands on the key of one operation in one round trip."""
         return commands(self.client, self.key(op), words)
 
     def load(self, op: str) -> OperationState | None:
