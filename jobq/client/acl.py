@@ -14,7 +14,7 @@ from jobq.client.scripts import Script
 #: Words in the scripts that look like commands but are options of commands or parts of keys.
 OPTIONS = frozenset(
     (
-        "ALL", "BYSCORE", "COUNT", "LEFT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "RIGHT",
+        "ALL", "BYSCORE", "COUNT", "GT", "LEFT", "LIMIT", "MAXLEN", "MINID", "PX", "QUEUE", "QUEUES", "REV", "RIGHT",
         "STREAM", "WEIGHTS", "WITHSCORES",
     )
 )  # fmt: skip

@@ -370,10 +370,7 @@ local function in_lines()
   -- seal lists the keys of earlier messages; \31 alone: not of all yet.
   -- at: when the key's last delayed message is due; nil: newer content, which starts at the end of a run
   local function keep_key(key, at)
-    local name, score = (at and '\31' or '\31\31') .. key, 1e15 + (at or 0)
-    if score > (tonumber(redis.call('ZSCORE', rests, name) or '') or 0) then
-      redis.call('ZADD', rests, string.format('%.0f', score), name)
-    end
+    redis.call('ZADD', rests, 'GT', string.format('%.0f', 1e15 + (at or 0)), (at and '\31' or '\31\31') .. key)
   end
 
   made_lines = {

@@ -17,7 +17,7 @@ local function keep_for_later(mid, content, given, action, own)
   any.newer, any.sides = true, true
   if sealed and key then
     local ends_at = tonumber(redis.call('HGET', backoffs, mid) or '')
-    local own_key = string.match(redis.call('HGET', options, mid) or '', '^%d*,[@<>]?%d*,o?%-?%d*,(.+)$')
+    local own_key = in_lines().key_of(redis.call('HGET', options, mid))
     -- A running message already keeps its own key here.
     if ends_at or key ~= own_key then in_lines().keep_key(key, ends_at) end
   end

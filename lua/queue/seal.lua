@@ -38,10 +38,7 @@ end
 
 -- As keep_key of _lines
 local function keep_key(key, at)
-  local name, score = (at and '\31' or '\31\31') .. key, 1e15 + (at or 0)
-  if score > (tonumber(redis.call('ZSCORE', rests, name) or '') or 0) then
-    redis.call('ZADD', rests, string.format('%.0f', score), name)
-  end
+  redis.call('ZADD', rests, 'GT', string.format('%.0f', 1e15 + (at or 0)), (at and '\31' or '\31\31') .. key)
 end
 
 local some = redis.call('ZRANGE', seal_due, 0, 999, 'WITHSCORES')

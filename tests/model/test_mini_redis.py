@@ -54,7 +54,7 @@ set: SADD k f f|SREM k f f|SCARD k|SISMEMBER k f|SMISMEMBER k f f|SSCAN k 0
 list: LPUSH k f f|RPUSH k f f|LPOP k|LPOP k 2|RPOP k|RPOP k 2|LLEN k|LINDEX k i
 list: LRANGE k i i|LTRIM k i i|LREM k 0 f|LREM k 1 f|LPOS k f|RPUSH k f|RPUSH k f f
 list: LMOVE k k LEFT RIGHT|LMOVE k k RIGHT LEFT|LMOVE k k LEFT LEFT
-zset: ZADD k s f|ZADD k s f s f|ZREM k f f|ZCARD k|ZSCORE k f|ZRANK k f|ZCOUNT k r r
+zset: ZADD k s f|ZADD k s f s f|ZADD k GT s f|ZREM k f f|ZCARD k|ZSCORE k f|ZRANK k f|ZCOUNT k r r
 zset: ZRANGESTORE k k i i|ZRANGESTORE k k 0 -1|ZREMRANGEBYRANK k i i
 zset: ZRANGEBYSCORE k r r|ZRANGEBYSCORE k r r LIMIT 1 2
 zset: ZRANGE k i i|ZRANGE k i i WITHSCORES|ZRANGE k i i REV

@@ -122,14 +122,16 @@ local function within(least, most)
 end
 
 command('ZADD', 'first', 3, nil, function(a, count)
-  if count % 2 == 0 then R.fail('syntax error: ZADD') end
+  local only_greater = a[2] == 'GT'
+  local from = only_greater and 3 or 2
+  if (count - from) % 2 == 0 then R.fail('syntax error: ZADD') end
   local scores, added = {}, 0
-  for i = 2, count, 2 do scores[i] = score_of(a[i]) end
+  for i = from, count, 2 do scores[i] = score_of(a[i]) end
   local value = own(a[1], 'zset')
-  for i = 2, count, 2 do
-    local score = scores[i]
-    if not value.m[a[i + 1]] then added = added + 1 end
-    value.m[a[i + 1]] = score
+  for i = from, count, 2 do
+    local score, before = scores[i], value.m[a[i + 1]]
+    if not before then added = added + 1 end
+    if not (only_greater and before and before >= score) then value.m[a[i + 1]] = score end
   end
   value.n = value.n + added
   return added
