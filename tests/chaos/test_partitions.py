@@ -31,7 +31,7 @@ from jobq.client.connection import Client, connect
 from jobq.config import ServerSettings
 from jobq.errors import JobqError
 from jobq.queue.directory import queue_names
-from jobq.queue.partitioning import left_in, tidy
+from jobq.queue.partitioning import Left, left_in, tidy
 from jobq.queue.partitions import read_map
 from jobq.queue.queue import Queue
 from tests.client.deployments import HOST, Node, Spread
@@ -337,4 +337,6 @@ def test_nothing_is_lost_doubled_or_reordered_when_partitions_change_among_fault
     assert [(epoch.size, epoch.drained) for epoch in earlier] == [(0, True), (8, True), (3, True)]
     assert newest.size == 16
     old = {queue.name for queue in places(played.client)} - {*newest.names(QUEUE)}
-    assert [left_in(played.client, name) for name in old] == [(True, 0, 0, 0)] * (1 + 8 + 3)
+    assert [left_in(played.client, name) for name in old] == [
+        Left(is_sealed=True, messages=0, kept=0)
+    ] * (1 + 8 + 3)
