@@ -120,7 +120,7 @@ def relay(session: Session, table: OutboxTable, once: bool, **given: Any) -> Non
         work.run(once=once)
     totals = work.totals
     record = {"sent": totals.sent, "failed": totals.failed, "left": totals.left}
-    session.say(record, f"{totals.sent:,} sent, {totals.failed:,} refused, {totals.left:,} left")
+    session.say(record, f"{totals.sent:,} sent, {totals.failed:,} rejected, {totals.left:,} left")
 
 
 @command("status", "--dsn postgresql://shop@db.example/shop", group=outbox)
@@ -139,7 +139,7 @@ def status(session: Session, table: OutboxTable) -> None:
     }
     session.say(
         record,
-        f"{backlog.rows:,} rows wait, the oldest for {backlog.oldest_s:.1f} s; {backlog.failed:,} refused",
+        f"{counted(backlog.rows, 'row')} waiting, the oldest for {backlog.oldest_s:.1f} s; {backlog.failed:,} rejected",
     )
 
 

@@ -108,7 +108,7 @@ def test_tasks_and_jobs_of_a_transaction_are_relayed(
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("System check")]
     assert lines == [
-        "ConfigError", "3 sent, 0 refused, 0 left", "book 7 True", "SUCCESSFUL 3 12", "[]",
+        "ConfigError", "3 sent, 0 rejected, 0 left", "book 7 True", "SUCCESSFUL 3 12", "[]",
     ]  # fmt: skip
 
 

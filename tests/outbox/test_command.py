@@ -38,8 +38,8 @@ def test_tables_are_made_filled_relayed_and_counted(line, bare, server, client, 
     [before] = line("outbox", "status", "--json", env=env).records
     assert (before["rows"], before["failed"]) == (3, 0)
     relayed = line("outbox", "relay", "--once", "--log-level", "error", env=env)
-    assert (relayed.code, relayed.out) == (0, "2 sent, 1 refused, 0 left\n")
-    assert "1 refused" in line("outbox", "status", env=env).out
+    assert (relayed.code, relayed.out) == (0, "2 sent, 1 rejected, 0 left\n")
+    assert "1 rejected" in line("outbox", "status", env=env).out
     assert Queue("default", client).admin.counts().ready == 2
     with connection:
         connection.execute("UPDATE jobq_outbox_failed SET options = '{}'")
@@ -94,4 +94,4 @@ def test_relay_goes_on_until_term(server, client, registry, tmp_path: Path, shor
         finally:
             process.kill()
             process.wait()
-    assert (process.returncode, out) == (0, "2 sent, 0 refused, 0 left\n"), err
+    assert (process.returncode, out) == (0, "2 sent, 0 rejected, 0 left\n"), err
