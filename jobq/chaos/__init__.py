@@ -1,1 +1,1 @@
-"""Injects faults while producers and workers run, and checks their log, which is kept outside the server."""
+"""Injects faults while producers and workers run, and checks the events that they log outside the server."""

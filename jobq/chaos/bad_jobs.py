@@ -1,6 +1,6 @@
-"""Jobs that crash their process, and ways in which a process forked by a job may end.
+"""Jobs that crash their process, and functions that end a process forked by a job.
 
-A fork that returns from the job has a copy of the child's state, so it would work as a second child.
+A forked process has a copy of the child's state, so it could run more jobs if it returned from its job.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SPARE, ASKED = 64 << 20, 1 << 30
 
 
 def kill() -> None:
-    """End the process by SIGKILL, as the kernel does when memory runs out."""
+    """Kill the process with SIGKILL, as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def segv() -> None:
-    """End the process by SIGSEGV, like a bug in a C library."""
+    """Kill the process with SIGSEGV, like a bug in a C library."""
     signal.raise_signal(signal.SIGSEGV)  # to this thread, whatever others there are
 
 
@@ -66,7 +66,7 @@ LEFT_S, LOOK_S = 5.0, 0.01
 
 
 def give_back() -> None:
-    """Return from the job in the forked process, as its parent does."""
+    """Do nothing, so that the forked process returns from the job."""
 
 
 def leave() -> None:
@@ -97,7 +97,7 @@ def gone(pid: int) -> bool:
 
 
 def outlived(pid: int, began: float) -> bool:
-    """Return whether a forked process ran too long, so that it must have started other jobs. If so, kill it."""
+    """Kill a forked process that has run so long that it must have started other jobs. Return whether it was killed."""
     if time.monotonic() - began < LEFT_S:
         return False
     signalled(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The jobs for a round with batches: the jobs of other rounds, and a batch job."""
+"""Adds a batch job to the jobs of chaos tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 10
 
 
 def together(calls: Calls[str, float]) -> None:
-    """Sleep for the duration of each call, then end the call if its lease is still valid."""
+    """Sleep for the seconds that each call requests, then mark the call as done if its lease is valid."""
     try:
         for seconds in _ended(calls):
             time.sleep(seconds)
@@ -37,7 +37,6 @@ async def together_on_loop(calls: Calls[str, float]) -> None:
 
 
 def _ended(calls: Calls[str, float]) -> Iterator[float]:
-    """Yield each call's duration, so that the caller waits that long. Then end the call if its lease is still valid."""
     for call in calls:
         note("start", call)
     for at, call in enumerate(calls):

@@ -1,4 +1,4 @@
-"""Shortens how long the server stores call records, so that an outage in a round can last longer."""
+"""Makes the server delete call records sooner, so that they expire during outages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shorten(record_s: float) -> None:
 
 @contextmanager
 def short_lived(record_s: float) -> Iterator[None]:
-    """Shorten how long the server stores call records inside the block, unless `record_s` is 0."""
+    """Inside the block, let the server store call records for only `record_s` seconds, unless this is 0."""
     usual = caller.RECORD_S
     if record_s:
         shorten(record_s)
@@ -42,7 +42,7 @@ def short_lived(record_s: float) -> Iterator[None]:
 
 
 def shorten_from_environment() -> None:
-    """Shorten how long the server stores call records, if an environment variable requests it."""
+    """Shorten the lifetime of call records if an environment variable requests it."""
     if given := os.environ.get(RECORD_VARIABLE):
         shorten(float(given))
 

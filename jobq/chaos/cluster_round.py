@@ -1,4 +1,4 @@
-"""A round on a Cluster with twelve queues on three shards. It kills one shard, which must not affect the others."""
+"""A chaos test with twelve queues on a Cluster. It kills one of three shards, which must not affect the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PATIENCE_S = 1.0
 
 
 def run_cluster_round(server: OwnCluster, plan: RoundPlan, folder: Path) -> Verdict:
-    """Run a whole round. The verdict's `share` compares how many messages ran promptly after and before the kill."""
+    """Run the test. `share` is the number of promptly run messages after the kill, divided by the number before."""
     namespace, fault = f"chaos-{secrets.token_hex(4)}", plan.fault
     client, names = server.client(namespace), queues_on(server, namespace)
     # The shard that the fault will choose.

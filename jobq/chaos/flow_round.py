@@ -223,7 +223,7 @@ def missing(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
 
 
 def grown(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the producers that needed more memory for more members."""
+    """Yield producers whose memory grew with the number of members that they added."""
     peaks: dict[int, list[int]] = defaultdict(list)
     for line in lines:
         if line["word"] == "producer":

@@ -1,29 +1,29 @@
-"""The ledger of a round: its events as JSON lines outside the tested server, and the history read from it.
+"""The ledger, which stores the events of a chaos test as JSON lines outside the tested server.
 
-Every line has `word` and `at`, seconds of the clock that all processes of a machine share. The other fields:
+Every line has `word`, the kind of event, and `at`, seconds by a clock that all processes share. The other fields:
 
 ========  =====================================================================
-enqueue   mid: about to be enqueued; key, most, ordered: its key, the maximum of
-          running messages of the key, and whether they run in the order of their enqueues
+enqueue   mid of a message, before the enqueue; key, most, ordered: its key, the key's maximum of
+          running messages, and whether the key's messages run in enqueue order
 enqueued  mid, outcome (ok, fail = surely not accepted, info = unknown), action,
           again: whether an earlier try may have been accepted
-handed    messages: [mid, token, fence] of each message that a call handed out; pid
+handed    messages: [mid, token, fence] of each message that a call fetched; pid
 start     mid, attempt, fence, pid, left: seconds of lease as known to the run, loop: whether
           its child has an event loop
-end       as in start: the run has had its effect
-aborted   as in start: it was stopped
-cancelled mids: the server had confirmed their cancellation
-finish    call, endings: [mid, token, outcome] about to be reported; pid
-finished  call, replies: one per ending; absent when no reply came
-injection number, pause: seconds before it
-fault     name, pids (none = all), until, cuts: whether it explains a second run, spares: whether
-          runs that had ended there are excluded
-stall     until: this machine woke no thread until then, which may have let leases end
+end       the fields of start; the job has finished its work
+aborted   the fields of start; the run was stopped
+cancelled mids of messages whose cancellation the server confirmed
+finish    call, endings: [mid, token, outcome] before they are reported; pid
+finished  call, replies: one per ending; missing if the server didn't reply
+injection number, pause: seconds before the injection
+fault     name, pids (empty = all), until, cuts: whether the fault explains a second run,
+          spares: whether runs that had ended in these processes are excluded
+stall     until: end of a pause of this machine, during which leases may have expired
 late      worst: seconds by which this machine was late to wake a sleeping thread
-poison    mid, limit: after so many runs it must be dead; timed: a hard timeout
-          ends the run, on a slow machine before it can write that it started
-tick      text: what is wrong with a tick of a schedule
-orphan    pid: a process that outlived its supervisor, or the fork of a job that kept working
+poison    mid, limit: number of runs after which the message must be dead; timed: whether a
+          hard timeout ends the runs, possibly before a run has recorded its start
+tick      text: the error in a tick of a schedule
+orphan    pid: a process that outlived its supervisor, or a job's fork that kept working
 ========  =====================================================================
 """
 
@@ -153,7 +153,7 @@ class Poison(NamedTuple):
     """A message that crashes its process and must be dead-lettered after `limit` runs.
 
     Attributes:
-        timed: Whether a run may have ended before its start could be recorded.
+        timed: Whether a hard timeout may end a run before it has recorded its start.
     """
 
     limit: int

@@ -21,7 +21,7 @@ def over_rate(grants: Sequence[int]) -> Iterator[str]:
 
 
 def over_slots(runs: Iterable[Run]) -> Iterator[str]:
-    """Yield jobs that completed while more limited jobs were running than there are slots."""
+    """Yield message ids of runs above the concurrency limit."""
     ended = [run for run in runs if run.ended and run.mid.startswith(STEM)]
     changes = sorted(
         [(run.start, 1, run.mid) for run in ended] + [(run.last, -1, run.mid) for run in ended]

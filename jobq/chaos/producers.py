@@ -47,8 +47,7 @@ class ProducerLoad(NamedTuple):
     """The work of one producer: how many messages it enqueues, spread over about `seconds`.
 
     Attributes:
-        poison_every: Before each group of this many messages, enqueue a message that crashes its process, or
-            none if it is 0.
+        poison_every: Number of messages between two messages that crash their process, or 0 for no such messages.
         crash_limit: The workers' crash limit.
         keys: Number of keys with many messages, in addition to up to 10,000 other keys. With 0, messages don't have
             keys.

@@ -131,7 +131,7 @@ class Proxy:
             sink.sendall(piece)
 
     def torn_at(self, size: int) -> int | None:
-        """Return how many bytes of this data to deliver before the connection is reset; None if it isn't reset."""
+        """Return how many of `size` bytes to deliver before resetting the connection; None to deliver all."""
         with self._lock:
             if not self._to_tear:
                 return None

@@ -1,4 +1,4 @@
-"""Faults caused by enqueued messages, or by a damaged queue of the same workers."""
+"""Faults caused by unusual messages, or by damage to another queue of the workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def huge(setup: RoundSetup) -> None:
 
 
 def backlog(setup: RoundSetup, count: int = 2_000, seconds: float = 0.0) -> None:
-    """Enqueue many jobs in one burst, each of which takes `seconds`."""
+    """Enqueue a burst of `count` jobs that each run for `seconds`."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     stem = f"backlog-{setup.random.getrandbits(32):x}"
     with setup.injected("backlog"):

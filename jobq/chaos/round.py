@@ -145,7 +145,7 @@ def _work(setup: RoundSetup, plan: RoundPlan, producers: list[Producer]) -> None
 
 
 def worker_options(fault: Fault) -> WorkerOptions:
-    """Return the options of workers in this fault's round."""
+    """Return the options of workers for tests of this fault."""
     return WorkerOptions(
         fault.lease_s,
         fault.crash_limit,

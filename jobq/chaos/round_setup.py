@@ -1,4 +1,4 @@
-"""Faults, and the objects that they use."""
+"""Defines faults, and the objects that are passed to the functions that inject them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class RoundSetup(NamedTuple):
         """Record in the ledger a fault that lasts while the block runs.
 
         Args:
-            pids: The affected processes; none means all.
-            cuts: The fault can cause second runs.
-            spares: Finished runs of those processes are not repeated, because their supervisor reports them.
+            pids: The processes affected by the fault; an empty sequence means all processes.
+            cuts: Whether the fault can cause second runs.
+            spares: Whether runs that finished in `pids` are not repeated, because the supervisor reports them.
         """
         began = time.monotonic()
         try:
@@ -70,19 +70,20 @@ class RoundSetup(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A kind of fault, and the round in which it is injected.
+    """A kind of fault, and the settings of tests that inject it.
 
     Attributes:
-        needs: "proxy"; "side", a second proxy for every second worker; "own", a server that may be killed; "alone",
-            because the fault disturbs every user of the server; "queues", workers that serve more than the tested
-            queue; "limits", jobs with limits; "shards", a separate Cluster; "flows", a round of flows on a Cluster.
+        needs: Requirements: "proxy"; "side", a second proxy for every second worker; "own", a server that may be
+            killed; "alone", because the fault disturbs every user of the server; "queues", workers that serve more than
+            the tested queue; "limits", jobs with limits; "shards", a separate Cluster; "flows", a round of flows on a
+            Cluster.
         pause_s: Minimum and maximum time between injections.
         lease_s, crash_limit: Options of the workers.
         bounds: Limits for the measurements.
         per_second: Messages enqueued per second.
         preload: Whether to enqueue all messages before the workers start.
-        poison_every: One in this many messages crashes its process, or none if it is 0.
-        baseline: The fault whose round has the rate to compare with.
+        poison_every: Number of messages between two messages that crash their process, or 0 for no such messages.
+        baseline: Name of a fault, to compare the measured rates of both faults.
         event_loops: Whether half of the workers run async jobs.
         threads: Concurrent sync jobs per process.
         queues: Queues of the workers; the first is tested.

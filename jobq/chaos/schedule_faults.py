@@ -1,6 +1,6 @@
-"""Kills and stops schedulers at any moment, and checks that they enqueue each scheduled job exactly once.
+"""Kills or stops schedulers at random times, and checks that they enqueue each scheduled job exactly once.
 
-`python -m jobq.chaos.schedule_faults QUEUE` runs one scheduler. It has sixty schedules, each with a job per second.
+`python -m jobq.chaos.schedule_faults QUEUE` runs one scheduler with sixty schedules, each with a job per second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEADLINE_S = 120.0
 
 
 def schedulers(setup: RoundSetup) -> None:
-    """Kill and stop schedulers of another queue, and check the ticks that they enqueue."""
+    """Kill or stop schedulers of a separate queue, and record errors in their ticks."""
     with setup.injected("schedulers"):
         for text in play(setup.client, setup.server.url, setup.random):
             setup.workers.ledger.write("tick", text=text)
@@ -49,11 +49,11 @@ def play(
     ticks: int = TICKS,
     step: Callable[[], object] | None = None,
 ) -> list[str]:
-    """Run schedulers until they have enqueued `ticks` jobs; return the errors in these enqueues.
+    """Disturb schedulers until they have enqueued `ticks` jobs. Return errors, such as jobs enqueued twice.
 
     Args:
         count: The number of schedulers that run at the same time.
-        step: A function that changes the server's clock at each call.
+        step: A function to call repeatedly, which changes the server's clock.
     """
     queue = Queue(f"ticks-{chance.getrandbits(32):x}", client)
     running: list[subprocess.Popen[bytes]] = []

@@ -1,4 +1,4 @@
-"""Checks a ledger: a pure function of its lines and of the server's final state."""
+"""Checks the lines of a ledger and the server's final state for broken guarantees."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Verdict(NamedTuple):
     """The result of a round: counts, times in seconds, and the mids or keys for which each guarantee was broken.
 
     Attributes:
-        refused: How many ends of attempts were reported too late.
+        refused: Number of attempts whose end was reported too late.
         recoveries: How many messages ran again after an interrupted run. The recovery_… fields are the seconds until
             the new run.
-        overrun: The longest time for which a run continued after its lease expired.
+        overrun: The longest time for which a run continued after its lease had expired.
         rate: Messages finished per second.
         share: The rate divided by the baseline's rate, or by the rate before the fault.
-        late: The longest delay of this machine in waking a thread.
+        late: Longest delay until this machine woke a sleeping thread.
         audited: The result of the audit of events.
     """
 
@@ -97,7 +97,7 @@ def verdict_of(lines: Iterable[Line], final: FinalState) -> Verdict:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that this share of the sorted values doesn't exceed; None if there are none."""
+    """Return the quantile at `share` of sorted values, such as 0.5 for the median; None without values."""
     return values[max(0, ceil(share * len(values)) - 1)] if values else None
 
 
@@ -148,7 +148,7 @@ def _hits(history: History, run: Run) -> list[InjectedFault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
-    """Yield mids that ran again although no fault hit the previous run, or although its end had been accepted."""
+    """Yield mids whose message ran again although the previous run was undisturbed, or its end was recorded."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):
@@ -168,7 +168,7 @@ def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Itera
 
 
 def _undead(history: History, final: FinalState) -> Iterator[str]:
-    """Yield poison messages that weren't dead-lettered, or ran too often or too rarely before that."""
+    """Yield poison messages that weren't dead-lettered, or that ran too often or too rarely."""
     for mid, (limit, timed) in history.poison.items():
         accepted = history.outcomes.get(mid) == "ok" or mid in history.started
         most = len(history.started[mid])
@@ -191,7 +191,6 @@ def _concurrent(history: History) -> Iterator[str]:
 
 
 def _over_limit(history: History) -> Iterator[str]:
-    """Yield keys that had more concurrent runs than their limit allows."""
     steps: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
     for mid, use in history.keys.items():
         for run in history.started.get(mid, ()):
@@ -213,7 +212,7 @@ def _held(history: History, run: Run) -> Iterator[tuple[float, float]]:
 
 
 def _out_of_order(history: History) -> Iterator[str]:
-    """Yield keys whose messages ran in a different order than they were enqueued, although the order was guaranteed."""
+    """Yield ordered keys whose messages didn't run in the order in which they were enqueued."""
     numbers = {mid: number for number, mid in enumerate(history.keys)}
     latest: dict[str, int] = {}
     for run in sorted(history.runs, key=lambda run: run.fence):

@@ -1,4 +1,4 @@
-"""Faults that kill or stop processes of workers, supervisors, and whole machines."""
+"""Faults that kill or stop a worker's child processes, its supervisor, or its whole machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def limits_kill(setup: RoundSetup, count: int = 10) -> None:
 
 
 def batches(setup: RoundSetup, count: int = 20) -> None:
-    """Enqueue calls of a batch job, cancel some, and kill or stop a process, a worker or the server. Do so twice."""
+    """Twice, enqueue calls of a batch job, cancel some calls, and inject a random fault."""
     queue, ledger = Queue(QUEUE, setup.client), setup.workers.ledger
     for fault in setup.random.sample(_IN_BATCHES, 2):
         mids = [f"batched-{setup.random.getrandbits(48):x}" for _ in range(count)]
@@ -115,7 +115,7 @@ def worker_stop(setup: RoundSetup) -> None:
 
 
 def worker_term(setup: RoundSetup) -> None:
-    """Send SIGTERM to a worker, and start a new worker without waiting for its exit."""
+    """Send SIGTERM to a worker, and start a new worker without waiting until the old worker exits."""
     with setup.injected("worker-term"):
         setup.workers.terminate(setup.worker())
     setup.workers.start()

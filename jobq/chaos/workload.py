@@ -85,7 +85,7 @@ async def fork_on_loop(mid: str, way: str) -> None:
 
 
 def _forked(way: str) -> Iterator[float]:
-    """Fork, and yield pauses until the forked process has exited. In the fork, end as `way` demands."""
+    """Fork a process, end it in the given way, and yield pauses until it has exited."""
     note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:
@@ -125,7 +125,7 @@ job(name="jobq.chaos.limited", queue=QUEUE, limits=LIMITS)(
 
 @job(name="jobq.chaos.neighbour", queue=NEIGHBOUR)
 def neighbour() -> None:
-    """Run on the damaged queue, without a record of the run, because that queue isn't checked."""
+    """Sleep, to keep workers busy with the damaged queue. Runs in that queue are not recorded."""
     time.sleep(JOB_S)
 
 
@@ -170,7 +170,7 @@ def dequeue_call(queue: Queue, limit: int, **options: Any) -> NumberedCall[Deque
 
 
 def finish_call(queue: Queue, endings: Sequence[Ending], **options: Any) -> NumberedCall[Finished]:
-    """Call Queue.finish_call, and record the call now and its replies once the server has answered."""
+    """Call Queue.finish_call, record the call immediately, and record its replies after the server has answered."""
     made = _finish_call(queue, endings, **options)
     if queue.name == NEIGHBOUR:
         return made

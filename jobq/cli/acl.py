@@ -57,12 +57,12 @@ def acl(
 ) -> None:  # fmt: skip
     """Print commands that create users with minimal rights.
 
-    Without ROLE, they create one user for each of the first six roles. Users with the roles topic, rsmq and reliable
-    use the topics or queues in --queues. The role limit may use and set all limits, like workers and operators.
-    pipeline reads and writes DataFrames and fills lakes. The command does not connect to a server.
+    Without ROLE, the commands create one user for each of the first six roles. The roles `topic`, `rsmq` and `reliable`
+    may use the topics or queues in --queues. Like workers and operators, the role `limit` may use and set all limits.
+    The role `pipeline` may read and write DataFrames, and fill lakes. The command does not connect to a server.
 
-    The rights suit the scripts of this version, processes with JOBQ_FUNCTIONS=1, and the database in --url. The
-    users can't log in until you set passwords: ACL SETUSER name '>…'.
+    The rights cover this version's scripts and functions, and the database in --url. The users can't log in until you
+    set passwords: ACL SETUSER name '>…'.
     """
     if ns is not None and role not in _OF_OTHERS:
         raise click.UsageError("--ns needs the role rsmq or reliable")
@@ -107,7 +107,6 @@ def _rights(role: str, namespace: str, ns: str | None, queues: str, disk: bool) 
 
 
 def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return the rights to read limits and, unless `queues` are given, the queues of other protocols."""
     words = seeing_limits(namespace)
     if queues:
         return words
@@ -115,7 +114,6 @@ def _seeing(namespace: str, queues: Sequence[str]) -> list[str]:
 
 
 def _database(url: str | None) -> list[str]:
-    """Return the right to the URL's database, if it isn't the default database."""
     if not url:
         return []
 

@@ -1,4 +1,4 @@
-"""Parse the arguments, times and pairs of a command line.
+"""Parse arguments of calls, times, and NAME=VALUE pairs from a command line.
 
     a.jpg 200 true '["x"]' width=200 'note="200"'
 

@@ -59,9 +59,9 @@ def chaos(
 ) -> bool:  # fmt: skip
     """Inject faults and check that no message is lost.
 
-    Workers and producers run while the command kills processes and cuts connections. It starts a server or, with --url,
-    uses a separate namespace on that server, and injects faults that disturb other users only with --fault. Exit code
-    1: a guarantee or a bound was broken.
+    Workers and producers run while the command kills processes and cuts connections. The command starts a server, or
+    uses a separate namespace on the server in --url. A fault that disturbs other users is injected only if --fault
+    names it. Exit code 1: a guarantee or a bound was broken.
     """
     if session.url and server:
         raise ConfigError(

@@ -198,7 +198,6 @@ def _flow_findings(queue: Queue, sample: Sample) -> Iterator[Finding]:
 
 
 def _full(session: Session, keyed: Sequence[Queue]) -> Iterator[Finding]:
-    """Yield findings about keys that can't accept more messages, exhausted limits, and waiting flow maps."""
     client = session.client
     parts: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("keys", lambda: full_keys(client, keyed)), ("limits", lambda: full_limits(client)),
@@ -406,7 +405,7 @@ def audit(
     until: str | None,
     following: float | None,
 ) -> int:
-    """Check with the queues' events that no message of a time range was lost.
+    """Search the queues' events for messages lost in a time range.
 
     Run 'jobq events level all' before the range starts. Workers may keep running. Exit code 1: a message is lost. Exit
     code 2: the events of a queue are incomplete; the other queues are still audited.
@@ -431,7 +430,6 @@ def audit(
 
 @contextmanager
 def _tolerating_audit(session: Session, queue: Queue) -> Iterator[None]:
-    """Catch an error during the audit of one queue, and print it as a problem of that queue."""
     try:
         with session.tolerating(queue.name):
             yield
@@ -449,7 +447,7 @@ def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) 
 
 
 def _moment_of(text: str | None) -> Moment:
-    """Return a function that converts a time text to epoch milliseconds, by the clock of the given queue's server."""
+    """Return a function that converts `text` to epoch milliseconds, by the clock of its queue's server."""
     if text is None:
         return lambda queue: None
     parse_time(text, now=datetime.now(UTC))  # refuses it before any queue is read

@@ -1,6 +1,4 @@
-"""Check the server before a command uses it: report a wrong address or folder immediately, and tell the user about
-waits.
-"""
+"""Report a wrong address or folder before a command uses the server, and tell the user when the command waits."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ older_option = option(
 
 
 class Conditions(click.types.StringParamType):
-    """Converts --where to conditions. In the environment variable, each line is a condition."""
+    """Converts --where to conditions. In the option's environment variable, each line is a condition."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return rv.splitlines()
@@ -279,7 +279,7 @@ on_chosen = opens(
 )
 @on_chosen
 def revive(session: Session, chosen: Chosen) -> bool:
-    """Enqueue dead messages again, with their full number of attempts.
+    """Enqueue dead messages again, and reset their attempts.
 
     The command doesn't ask for confirmation. `jobq cancel` cancels a revived message.
 

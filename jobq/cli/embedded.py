@@ -11,15 +11,15 @@ from jobq.embedded import server
 def embedded() -> None:
     """Show or stop this project's embedded server.
 
-    jobq starts it when no URL is set.
+    jobq starts this server when no URL is set.
     """
 
 
 @command("status", "", "--json", group=embedded)
 def status(session: Session) -> bool:
-    """Show whether the embedded server runs, and where its data and socket are.
+    """Show whether the embedded server is running, and where its data and socket are.
 
-    Exit code 1: it doesn't run.
+    Exit code 1: the server isn't running.
     """
     state = server.status(session.settings)
     text = f"not running; data in {state.data}"
@@ -37,7 +37,7 @@ def status(session: Session) -> bool:
 def stop(session: Session) -> bool:
     """Stop the embedded server; its data is kept.
 
-    Exit code 1: it wasn't running.
+    Exit code 1: the server wasn't running.
     """
     stopped = server.stop(session.settings)
     session.say({"stopped": stopped}, "stopped" if stopped else "not running")

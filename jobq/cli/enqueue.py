@@ -106,10 +106,10 @@ def enqueue(
 ) -> None:  # fmt: skip
     """Enqueue a job.
 
-    An ARG that is valid JSON is read as JSON, any other as text. NAME=ARG is a keyword argument. With --import, JOB
-    must be registered in that module and accept the arguments. Without it, the command imports the module that JOB
-    begins with, if there is one, and rejects the call if that module has only other jobs. A job whose code isn't here
-    is enqueued by name to --queue, or to `default` if a worker of that queue has the job.
+    An ARG that is valid JSON is read as JSON, and any other ARG as text. NAME=ARG is a keyword argument. With --import,
+    JOB must be in that module and accept the arguments. Without --import, the command looks for the module in JOB, such
+    as app.jobs in app.jobs.resize, and rejects the call if the module declares jobs, but not JOB. Without the module,
+    the job is enqueued by name: to --queue, or to `default` if a worker of `default` has the job.
     """
     definition = find(job, modules)
     if job not in default_registry and not given["queue"]:
@@ -215,7 +215,7 @@ def _name(file: IO[bytes]) -> str:
 def find(name: str, modules: Sequence[str]) -> Job[..., Any]:
     """Return the job from these modules, or from the module that the job's name begins with.
 
-    If the job's code isn't here, return a job with this name that accepts any arguments.
+    If no module is found, return a job with this name that accepts any arguments.
     """
     imported = list(modules) or module_of(name)
     load(imported)

@@ -1,4 +1,4 @@
-"""`jobq events`: show recorded events, and set which events queues record and how many they keep."""
+"""`jobq events`: show recorded events, and set the kinds and the number of events that a queue keeps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def events() -> None:
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
-    """Show or set which events queues record: off, attempts, or all (also enqueues)."""
+    """Show or set the level of recorded events: off, attempts, or all, which adds enqueues."""
     # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     with session.operation(queues, f"level:{level}", when=level is not None):
         levels = list(

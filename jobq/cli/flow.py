@@ -93,8 +93,8 @@ def flow() -> None:
 def list_flows(session: Session, state: str | None, name: str | None, limit: int) -> None:
     """List flows, the newest first.
 
-    steps, members: finished and total number. A map may still add members. The last column shows problems: dead
-    members, or a producer that stopped while adding members. The latest 1,000 flows are searched.
+    The columns `steps` and `members` show finished/total numbers. A map may still add members. The last column shows
+    problems: dead members, or a producer that stopped while adding members. The latest 1,000 flows are searched.
     """
 
     page = flow_page(session.client, 0, limit, name=name or "", state=state or "")
@@ -227,7 +227,7 @@ def text_graph(view: FlowView) -> Iterator[str]:
 
 
 def mermaid(view: FlowView) -> Iterator[str]:
-    """Yield the lines of the flow as a Mermaid flowchart."""
+    """Yield the lines of a Mermaid flowchart that shows the flow."""
     number = {step.name: f"s{at}" for at, step in enumerate(view.steps)}
     yield "flowchart LR"
     for step in view.steps:
@@ -245,7 +245,7 @@ def _quoted(name: str) -> str:
 
 
 def dot(view: FlowView) -> Iterator[str]:
-    """Yield the lines of the flow as a Graphviz graph."""
+    """Yield the lines of a Graphviz graph that shows the flow."""
     yield "digraph flow {"
     yield "  rankdir=LR;"
     for step in view.steps:
@@ -266,10 +266,9 @@ def dot(view: FlowView) -> Iterator[str]:
 @click.argument("step")
 @click.argument("value", required=False)
 def signal(session: Session, flow: str, step: str, value: str | None) -> None:
-    """End a wait of a flow. STEP is the name of the wait, and VALUE is JSON that is passed to the steps that use the
-    wait.
+    """Send a signal to a flow's step STEP, which then stops waiting.
 
-    A signal sent before its wait begins is stored until then.
+    Other steps can use VALUE, which is JSON. If the step isn't waiting yet, the signal is stored.
     """
     run = _run(session, flow)
     content = None if value is None else _json(value)
@@ -357,8 +356,8 @@ def remove(session: Session, flow: str) -> bool:
 def check(session: Session, flows: tuple[str, ...], lost: Lost | None) -> bool:
     """Repair all unfinished flows, or the given flows.
 
-    The command delivers pending results from queues to flows, and checks that each running member is in a queue. Use it
-    after a failover that lost writes. Exit code 1: some members are in no queue.
+    The command delivers pending results from queues to flows, and checks that each running member, which is one call of
+    a step, is in a queue. Use it after a failover that lost writes. Exit code 1: some members are in no queue.
     """
     for flow in flows:
         known_or_listed(session.client, flow)

@@ -20,8 +20,8 @@ from jobq.durations import counted
 def functions() -> None:
     """Load jobq's scripts into the server as functions.
 
-    Use functions if the server's users may call FCALL but no scripts. Processes call functions if JOBQ_FUNCTIONS=1 is
-    set.
+    Use functions if the server's users may call FCALL but not EVAL. With JOBQ_FUNCTIONS=1, jobq calls functions instead
+    of scripts.
     """
 
 
@@ -53,7 +53,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
     """Load this version's libraries into the server, or into each node of a Cluster. The command can be repeated
     safely.
 
-    The name of the engine's library depends on its scripts, so two versions can run during a deploy. The other
+    The name of the library `engine` changes with its scripts, so two versions can run during a deploy. The other
     libraries have fixed names, so loading them replaces another version's functions.
     """
     for made in _libraries(chosen):
@@ -71,7 +71,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
 def check(session: Session, chosen: str) -> None:
     """Compare the server's libraries with this version's scripts.
 
-    Exit code 4: a library is missing or differs.
+    Exit code 4: a library is missing, or differs from the scripts.
     """
     for made in _libraries(chosen):
         check_library(session.client, made)

@@ -45,8 +45,8 @@ def key() -> None:
 def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
     """List keys with waiting or running messages. Keys with the most waiting messages come first.
 
-    most: maximum number of concurrent messages of the key. may start: time when the hold ends or the rate allows a
-    start. oldest: id of the next message. Exit code 1: the queue has never been used.
+    most: maximum number of running messages of the key. may start: time of the next start, if a hold or a rate delays
+    it. oldest: id of the next message. Exit code 1: the queue has never been used.
     """
     for known in used_names(session, (name,)):
         queue = session.queue(known)
@@ -89,7 +89,7 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
 @option("--weight N", "Weight of KEY: its share of turns.")
 @option("--waiting N", "Maximum number of waiting messages of KEY.")
 def set_(session: Session, name: str, key_: str | None, **given: str | None) -> None:
-    """Change the limits of a queue and its keys, or of one KEY, and show them.
+    """Set and show the limits of a queue and its keys, or of a single KEY.
 
     A limit that is not given stays as it is; `none` removes it. A KEY without its own limit uses the limit of all
     keys. Limits are stored on the server, apply from the next start, and never stop a running job.
@@ -143,9 +143,9 @@ def _shown(value: Any) -> Any:
 @click.argument("key_", metavar="KEY")
 @click.argument("duration", metavar="DURATION")
 def hold(session: Session, name: str, key_: str, duration: str) -> bool:
-    """Stop starting a key's messages for some time; 0 ends the hold.
+    """Delay starts of a key's messages for DURATION; 0 ends the hold.
 
-    Running jobs continue. Exit code 1: the queue has never been used here.
+    Running jobs continue. Exit code 1: the queue has never been used.
     """
     seconds = duration_s(duration)
     for known in used_names(session, (name,)):

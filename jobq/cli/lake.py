@@ -124,7 +124,7 @@ def ingest(
 ) -> bool:  # fmt: skip
     """Copy new events, topic messages and dead messages into the lake, each exactly once.
 
-    The command reads all topics and queues, even if they are created later. With --queues, it reads only the given
+    The command reads all topics and queues, including new topics and queues. With --queues, it reads only the given
     queues and no topics. TERM ends the command between two batches. Exit code 1: a stream dropped entries before they
     were read. Without --every, exit code 1 can also mean that more than half of a stream was unread, so the stream may
     drop entries before the next run.
@@ -586,7 +586,8 @@ NAMED = 5
 def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
     """Print the SQL that registers the tables with another engine.
 
-    The table events stores times as differences; the view events_view computes the times.
+    The table `events` stores some times as differences from finished_at. Use the view `events_view`, which computes
+    these times.
     """
     from jobq.pipeline.lake.ddl import statements
 
@@ -638,11 +639,11 @@ def ddl(session: Session, lake: Lake, engine: Any, schema: str) -> None:
 )
 @master_option
 def replay(session: Session, lake: Lake, topic: str | None, dead: bool, **given: Any) -> bool:
-    """Send topic messages or dead messages from the lake again. Dead messages are enqueued as new messages.
+    """Resend topic messages or dead messages that the lake stores. Dead messages are enqueued as new messages.
 
-    If you run the command again, even after a kill, it continues where it stopped and sends each message only once.
-    After a kill with --dead, run it again within --dedupe-for, because afterwards the queue accepts the same ids again.
-    Exit code 1: the range has no message, or the queue rejected all of them.
+    If the command was killed, run it again: it continues where it stopped and sends each message only once. With
+    --dead, run it again within the time in --dedupe-for, because later the queue accepts the same ids again. Exit code
+    1: the range has no message, or the queue rejected all messages.
     """
     from jobq.pipeline.lake.tables import parted
 
@@ -692,7 +693,7 @@ def _asked_span(since: str, until: str | None) -> TimeSpan:
 
 
 class _Reading:
-    """Reads the lake. Starts a Spark session at first use, which `close` stops."""
+    """Reads the lake. Starts a Spark session when a read needs it; `close` stops the session."""
 
     def __init__(self, when: Any, master: str | None) -> None:
         self._when, self._master = when, master
@@ -887,7 +888,7 @@ def audit(
     session: Session, lake: Lake, queues: str | None, since: str | None, until: str | None, form: str,
     **given: Any,
 ) -> int:  # fmt: skip
-    """Check with the lake's events that no message of a time range was lost.
+    """Search the lake's events for messages lost in a time range.
 
     The queues must have recorded all events during the whole range. An unfinished message is 'open', because it may
     still be on the server; --ask checks this. Exit code 1: a message is lost. Exit code 2: the events are incomplete.

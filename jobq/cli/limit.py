@@ -30,8 +30,8 @@ def list_limits(session: Session) -> None:
     """List the limits.
 
     rule: a rate, or a number of slots. used: starts in the last period of the rate, or slots in use; for rates above
-    10,000, the share of the burst. waits: time until the last waiting caller may start. held: time until the hold ends.
-    The last column shows differences from the limits in code, and the owners of slots.
+    10,000, the used part of the burst. waits: time until the last waiting caller may start. held: time until the hold
+    ends. The last column shows differences from the limits in code, and the owners of slots.
     """
     facts = limit_facts(session.client)
     if session.as_json:
@@ -60,9 +60,9 @@ def _seconds(ms: int) -> str:
 @name_argument
 @click.argument("rule")
 def set_rule(session: Session, name: str, rule: str) -> None:
-    """Set a rate, such as 200/m, or a number of slots on the server.
+    """Set a limit on the server: a rate, such as 200/m, or a number of slots.
 
-    From the next call, the rule overrides the limit in code. Each program logs the override once.
+    The next call uses this limit instead of the limit in code. Each program logs the override once.
     """
     with session.operation("", f"limit:{name} rule:{rule}"):
         set_limit(session.client, name, rule)

@@ -85,9 +85,9 @@ def _as_module(path: str) -> str:
 
 
 def module_of(job: str) -> list[str]:
-    """Return the module that a job's name begins with, such as `app.jobs` for app.jobs.resize, or [] if there is none.
+    """Return the module that a job's name begins with, such as app.jobs for app.jobs.resize, or [] if there is none.
 
-    A module that another user may have put into the working folder is ignored, because the user did not name it.
+    A module that another user may have put into the working folder is ignored; only --import can load it.
     """
     _extend_path()
     top, _, rest = job.partition(".")

@@ -236,7 +236,8 @@ class Duration(click.ParamType[float]):
 
 
 class Modules(click.ParamType[str]):
-    """A dotted module name. An environment variable holds several names, separated by commas or spaces."""
+    """A module name, such as app.jobs. An environment variable may contain several names, separated by commas or
+    spaces."""
 
     name = "module"
 
@@ -245,7 +246,7 @@ class Modules(click.ParamType[str]):
 
 
 class Names(click.types.StringParamType):
-    """A text with names separated by commas. An environment variable holds one such text."""
+    """Names separated by commas, as one string. An environment variable is not split."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [rv]

@@ -148,8 +148,8 @@ def status(session: Session, table: OutboxTable) -> None:
 def retry(session: Session, table: OutboxTable) -> None:
     """Put rejected rows back into the outbox.
 
-    Rows are rejected if their queue, mid or an option is invalid. The relay's log and the column `error` of
-    jobq_outbox_failed have the reason.
+    The relay rejects a row with an invalid queue, message id or option. The reason is in the relay's log and in the
+    column `error` of jobq_outbox_failed.
     """
     count = table.retry_failed()
     table.close()
@@ -162,8 +162,8 @@ def retry(session: Session, table: OutboxTable) -> None:
 def prune(session: Session, table: OutboxTable, older_than: float) -> None:
     """Delete old rows of the inbox.
 
-    If a message is delivered again after its row was deleted, it runs again. So keep rows for longer than a message can
-    be retried, wait in the outbox, or stay dead before it is revived.
+    If a message is retried or revived after its row was deleted, its effects are repeated. So keep each row until its
+    message can no longer be retried or revived.
     """
     count = table.prune_inbox(_now() - round(older_than * 1000))
     table.close()

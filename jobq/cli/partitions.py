@@ -29,8 +29,8 @@ def partitions(session: Session, name: str, count: int | None) -> None:
     """Show the partitions of a queue, or change their number.
 
     New messages are spread over NUMBER partitions by key or, without a key, by id. Earlier messages stay in their
-    partitions until workers have run them. If the command fails, run it again: it continues the change. A partitioned
-    queue always stays partitioned.
+    partitions until workers have run them. If the command fails, run it again to finish the change. A partitioned queue
+    always stays partitioned.
     """
     queue = session.queue(name)
     with session.operation(name, f"number:{count}", when=count is not None):

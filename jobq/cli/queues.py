@@ -75,11 +75,11 @@ def queues(
     ready: can start now. delayed: waiting for the start time. running: has a running attempt. requeued: runs again with
     newer arguments after the current run. finished: ended, and soon to be removed; 'jobq report' counts all finished
     messages. deduped: ended, but its id is still rejected. dead: out of attempts. oldest: age of the next message;
-    empty for a retry and for an encrypted call. starts/s: attempts finished per second in the last minute; with
-    --watch, starts per second since the previous screen.
+    empty for a retry and for an encrypted call. starts/s: finished attempts per second in the last minute; with
+    --watch, started attempts per second since the previous screen.
 
     The last column says whether the queue is paused, has no worker, or is blocked because over 1,000,000 results wait
-    for delivery to flows. Below the table, problems are listed with a remedy, and causes before their symptoms.
+    for delivery to flows. Below the table, the command lists problems and remedies. A cause comes before its symptoms.
     """
     rates = Rates()
     if not watch:
@@ -201,7 +201,7 @@ def _oldest_ms(queue: Queue, head: WaitingHead | None) -> int | None:
 
 
 def lines(session: Session, records: list[dict[str, Any]]) -> Iterable[str]:
-    """Return the lines of the table, or JSON lines."""
+    """Return the records as lines of a table, or as JSON lines."""
     if session.as_json:
         return session.lines(records, QUEUES)
     shown = [record | _for_people(record) for record in records]
@@ -281,7 +281,7 @@ def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
 def resume(session: Session, names: tuple[str, ...]) -> bool:
     """End a pause.
 
-    Exit code 1: a queue has never been used here.
+    Exit code 1: a queue has never been used.
     """
 
     def act(queue: Queue) -> dict[str, Any]:
@@ -332,10 +332,10 @@ def queue() -> None:
 
 
 class _Wanted(NamedTuple):
-    """The options of `queue peek`, as they apply to each queue.
+    """The options of `queue peek` for each queue.
 
     Attributes:
-        end: Offset before which the list stops; None lists all messages.
+        end: Offset of the first message to omit; None lists all messages.
     """
 
     place: str
@@ -405,7 +405,7 @@ def _record(session: Session, queue: str, wanted: _Wanted, entry: Entry) -> dict
 def purge(session: Session, names: tuple[str, ...], yes: bool) -> bool:
     """Delete every message of a queue except dead messages.
 
-    The results of running jobs are rejected. Exit code 1: a queue has never been used here.
+    Running jobs continue, but their results are rejected. Exit code 1: a queue has never been used.
     """
     used = used_names(session, names)
     queues = session.queues(used) if used else []
@@ -459,7 +459,7 @@ def delete(session: Session, names: tuple[str, ...]) -> bool:
 
 
 def _forgotten(session: Session, name: str, workers: Mapping[str, int]) -> str:
-    """Delete a queue and its partitions from the list. Return why that is impossible, or '' if it was done."""
+    """Remove a queue and its partitions from the list of queues. Return '', or why the queue can't be removed."""
     client = session.client
     known = read_map(client, base_of(name))
     if name != known.queue and name in known.names():

@@ -52,9 +52,9 @@ def _queue(session: Session, ns: str) -> ReliableQueue:
 def verb(
     name: str, *examples: str, takes_negatives: bool = False, operation: str = ""
 ) -> Callable[[Function], Command]:
-    """Declare a command whose function receives `queue`; the function's reply is printed as redis-cli prints it.
+    """Declare a command whose function receives `queue`. The command prints the function's reply as redis-cli does.
 
-    Exit code 1: the queue doesn't exist, and the module treats this as an error.
+    Exit code 1: the queue doesn't exist, which is an error in the RedisRQ module.
     """
 
     def declare(function: Function) -> Command:
@@ -265,7 +265,7 @@ def info(session: Session, queue: ReliableQueue, key: str, everything: bool) -> 
 def list_(session: Session, queue: ReliableQueue) -> None:
     """List the queues with their counts.
 
-    The module doesn't list its queues, so the command scans up to 20,000 keys of the server.
+    The RedisRQ module doesn't store a list of queues, so the command scans up to 20,000 keys of the server.
     """
     queues = find_queues(queue.client, queue.ns)
     rows = []

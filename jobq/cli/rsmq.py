@@ -71,7 +71,7 @@ def verb(
     """Declare a command on a queue. The command receives `rsmq` and the queue's `name`.
 
     Args:
-        failed: Description of the failed action, as for `reports`.
+        failed: Error text, which may contain {names} of the command's options.
     """
     return lambda function: command(
         name, *examples, group=group, operation=operation, server="starts"
@@ -88,7 +88,7 @@ def reports(failed: str) -> Callable[[Function], Function]:
     """Make the command exit with code 1 on an error of RSMQ.
 
     Args:
-        failed: Description of the failed action, which may contain {names} of the command's options.
+        failed: Error text, which may contain {names} of the command's options.
     """
 
     def declare(function: Function) -> Function:
@@ -365,7 +365,7 @@ def delete_message(session: Session, rsmq: Rsmq, name: str, message_id: str) -> 
 @id_option
 @visible_after("Seconds until the message is visible.", required=True)
 def visibility(session: Session, rsmq: Rsmq, name: str, message_id: str, vt: int) -> bool:
-    """Set when a message becomes visible again."""
+    """Change the visibility timeout of a message."""
     if not rsmq.change_message_visibility(name, message_id, vt):
         return fail(f"Failed to change visibility timeout for message ID: {message_id}")
     text = f"Message ID: {message_id} visibility timeout set to {vt}s"

@@ -62,7 +62,7 @@ on_systems = opens("systems", _systems, *NAMESPACE_OPTIONS)
 def ruby() -> None:
     """Show and fill the queues of Resque and Sidekiq.
 
-    'jobq worker --sidekiq QUEUE --resque QUEUE' runs their jobs.
+    To run the jobs, use 'jobq worker --sidekiq QUEUE' or 'jobq worker --resque QUEUE'.
     """
 
 
@@ -158,8 +158,8 @@ def claims(session: Session, place: RubyQueueName, give_back: bool, yes: bool) -
     """List jobs that jobq workers have taken off a Ruby queue but not yet enqueued.
 
     A claim usually ends after a moment. It lasts longer if the key of a job has reached its limit of waiting messages,
-    or if the worker died and no other worker has taken over yet. Give claims back only if no worker of jobq will serve
-    the queue again, because a job whose worker died after enqueueing it would run twice.
+    or if the worker died and no other worker has taken over yet. With --give-back, a job runs twice if its worker died
+    just after enqueueing the job. So use --give-back only if no jobq worker will serve the queue again.
     """
     taken = Claims(session.client, place)
     waiting = taken.waiting()

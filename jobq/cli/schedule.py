@@ -115,7 +115,7 @@ def _rows(
 @_rule_options
 @limit_option(5, 1_000)
 def next_ticks(session: Session, expression: str | None, limit: int, **given: Any) -> None:
-    """Print the next times of an expression or an interval, without a server."""
+    """Print the next run times for a cron expression or an interval, without a server."""
     spec = checked_schedule("example", "example", expression, given)
     for tick in islice(spec.ticks.after(_now_ms()), limit):
         local = moment(tick, spec.zone).isoformat(timespec="seconds")

@@ -66,7 +66,7 @@ class Session:
 
     @cached_property
     def settings(self) -> ServerSettings:
-        """Return the settings for the server's connection."""
+        """Return the settings for connections to the server."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         url, namespace = self.url or settings.url, self.namespace or settings.namespace
         if not url:
@@ -95,14 +95,14 @@ class Session:
         self, queue: str | Iterable[str] | None = None, filter: str = "", *, when: bool = True,
         client: Client | None = None,
     ) -> Iterator[Performed]:  # fmt: skip
-        """Record the block's change and its outcome in the audit log.
+        """Record in the audit log which change the `with` block makes, and the outcome.
 
         If the entry can't be written, print a remark and continue.
 
         Args:
             queue: Names of queues; None for all queues, '' for no queue.
-            filter: The changed object, as `key:value`.
-            when: False to skip the entry if the block doesn't change anything.
+            filter: The changed object, such as `flow:import`.
+            when: False if the block doesn't change anything, so that no entry is written.
             client: The client to use instead of the session's client.
         """
         names = "*" if queue is None else queue if isinstance(queue, str) else ",".join(queue)
@@ -223,7 +223,7 @@ class Session:
             self.client.patience_s = min(NEXT_PATIENCE_S, self.client.patience_s)
 
     def code(self, answer: object) -> object:
-        """Return the exit code of the command, given its problems or its `answer`. A command answers False for "no"."""
+        """Return the exit code for the first problem, or for the command function's return value `answer`."""
         if self.problems:
             return exits.code_of(next(iter(self.problems.values())))
         if isinstance(answer, bool):
@@ -231,7 +231,7 @@ class Session:
         return answer or (exits.PIPE_CLOSED if self.unread else exits.OK)
 
     def only(self, names: str | None, place: str) -> str:
-        """Return the only name in `names`, because the command works on a single queue and its partitions."""
+        """Return the name in `names`. Raise ConfigError if `names` doesn't contain exactly one name."""
         given = names_of(names) if names else ()
         if len(given) != 1:
             raise ConfigError(
@@ -270,13 +270,13 @@ class Session:
         return listing.lines(records)
 
     def remark(self, text: str) -> None:
-        """Print one line on stderr, only once, also with --json. The exit code stays the same."""
+        """Print a remark on stderr, even with --json, but never print the same remark twice."""
         if text not in self.notes:
             self.notes.append(text)
             self._echo(f"jobq: {output.escaped(text)}", err=True)
 
     def note(self, text: str) -> None:
-        """Print a remark for a person on stderr, only once, and not with --json."""
+        """Print a remark on stderr, unless --json is set. Never print the same remark twice."""
         if text in self.notes:
             return
         self.notes.append(text)

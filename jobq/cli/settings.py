@@ -18,7 +18,8 @@ SHARED = {"url": "url", "namespace": "namespace", "queues": "queues", "imports":
 
 
 def nearest(folder: Path) -> trust.Search:
-    """Find the pyproject.toml in `folder` or in the nearest parent folder, and say why other files are not read."""
+    """Find the nearest trusted pyproject.toml in `folder` or its parents. The result explains why other files are
+    ignored."""
     try:
         return trust.project(folder)
     except OSError as error:

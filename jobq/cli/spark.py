@@ -59,8 +59,8 @@ def doctor(session: Session, memory: str | None, master: str | None, strict: boo
 def shell(session: Session, memory: str | None, master: str | None) -> None:
     """Open a Python prompt with a Spark session.
 
-    `spark` is the session, `F` its functions. `load("events", queues="low").show()` reads events from the server: the
-    first argument is the view, and the others are options of the data source.
+    `spark` is the session, and `F` is the module pyspark.sql.functions. `load("events", queues="low").show()` reads
+    events from the server: the first argument is the view, and the others are options of the data source.
     """
     import code
 

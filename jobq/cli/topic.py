@@ -138,7 +138,7 @@ def append(
 ) -> None:  # fmt: skip
     """Append messages to a topic, and print their indexes.
 
-    The server appends either all messages of a call or none. A file is appended in calls of 1,000 lines.
+    The server appends either all messages of a call or none. With --file, each call appends up to 1,000 lines.
     """
     if (bool(contents) + (file is not None) + given["tombstone"]) != 1:
         raise ConfigError("use exactly one of CONTENT..., --file and --tombstone")
@@ -251,7 +251,7 @@ def _print_batches(
 def read(
     session: Session, topic: Topic | RedismqTopic, start: Any, end: Any, limit: int | None
 ) -> bool:
-    """Print a range of a topic without moving any group.
+    """Print a range of a topic. The positions of groups don't change.
 
     Exit code 1: the range has no message, or its messages were dropped.
     """
@@ -390,7 +390,7 @@ def seek(session: Session, topic: Topic | RedismqTopic, group: str, place: Any) 
 @group_option
 @limit_option(10, 1000)
 def peek(session: Session, topic: Topic | RedismqTopic, group: str, limit: int) -> bool:
-    """Print the next messages of a group without moving it.
+    """Print the next messages of a group. The group's position doesn't change.
 
     Exit code 1: there is no new message.
     """
@@ -419,7 +419,7 @@ def pause(session: Session, topic: Topic, group: str) -> None:
 @on_topic
 @group_option
 def resume(session: Session, topic: Topic, group: str) -> None:
-    """End a pause of a group."""
+    """Resume delivery to a paused group."""
     with _operation(session, topic, group):
         topic.group(group).resume()
     session.say({"topic": topic.name, "group": group, "paused": False}, f"{group}: resumed")

@@ -90,7 +90,6 @@ def _remembering(
 
 
 def _operating(session: Session, url_operate: str | None) -> Client | None:
-    """Connect as the server user who makes changes. Return None if the user in --url also makes changes."""
     return connect(url_operate, settings=session.settings) if url_operate else None
 
 
@@ -216,7 +215,7 @@ def user() -> None:
     parent=web,
 )  # fmt: skip
 def token() -> None:
-    """Add and remove tokens, with which programs use the JSON API and /metrics."""
+    """Add and remove tokens that programs need for the JSON API and /metrics."""
 
 
 role_option = option(f"--role {ROLES}", "Role of the user.", default="read")

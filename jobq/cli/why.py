@@ -67,7 +67,7 @@ def workers(session: Session, queues: str | None) -> None:
     of the worker's latest report, up to 5 seconds ago. usually: the 95th percentile of the job's latest run times. The
     entry of a lost worker is removed after an hour.
 
-    Below the table, problems are listed with a remedy, and causes before their symptoms.
+    Below the table, the command lists problems and remedies. A cause comes before its symptoms.
     """
     client = session.client
     shown = workers_of(client, names_of(queues) if queues else ())
@@ -103,7 +103,7 @@ class RunningRecord(JsonRecord):
     """A running message.
 
     Attributes:
-        child: Id of the message's child process.
+        child: Process id of the worker's child process, which runs the message.
         job: Name of the job, or empty if it is unknown.
         started_at: Start of the attempt, by the server's clock.
         took_ms: How long the attempt has run.
@@ -130,8 +130,9 @@ def running_(session: Session, queues: str | None, newest: bool, limit: int) -> 
     """List running jobs, longest-running first: job, run time, usual run time, worker.
 
     Each worker reports up to 500 jobs, three times per lease (by default every 5 seconds). Until a worker's next
-    report, a newly started job is missing, and an ended job is still listed. usually: the 95th percentile of the job's
-    latest run times; empty if fewer than 3 runs finished recently. 'jobq cancel MID' stops a job.
+    report, a newly started job is missing, and an ended job is still listed. The column `usually` shows the 95th
+    percentile of the job's latest run times, or nothing if fewer than 3 runs finished recently. 'jobq cancel MID' stops
+    a job.
     """
     client = session.client
     runs = running(client, names_of(queues) if queues else ())

@@ -246,7 +246,7 @@ def worker(
     """Run jobs until TERM or INT.
 
     Each job runs at least once. The first TERM or INT lets running jobs finish, the second interrupts them,
-    the third kills them. TSTP stops fetching messages and CONT continues. TTIN prints the stacks of every
+    the third kills them. After TSTP, the worker doesn't fetch messages until CONT. TTIN prints the stacks of every
     process. HUP replaces the processes one by one.
     """
     from jobq.worker.child import Hooks
