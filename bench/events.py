@@ -33,8 +33,8 @@ LEVELS = {
 }
 MESSAGES = 100_000
 MADE_UP = (
-    f"Bytes of the server's memory per event, for the attempts of {MESSAGES:,} messages of a generated week "
-    "(`bench/history.py`); in brackets, the reply of `MEMORY USAGE`."
+    f"Server memory per event, in bytes. The events are attempts of {MESSAGES:,} messages from a simulated week "
+    "(`bench/history.py`). The numbers in brackets come from `MEMORY USAGE`."
 )
 Figures = dict[str, float]
 
@@ -81,7 +81,10 @@ def tables(jobs: int, runs: int) -> Iterator[str]:
     for _ in range(runs):
         for name, (level, headers) in LEVELS.items():
             found[name].append(drained(level, headers, jobs))
-    yield f"Medians of {runs} drains of {jobs:,} no-op jobs by two processes, Valkey; CPU of the server, per job."
+    yield (
+        f"CPU time of the server (Valkey) per job. In each of {runs} runs, two processes drain {jobs:,} no-op jobs; "
+        "the table has medians."
+    )
     yield from ("", "| level | enqueue, µs | drain, µs | events | bytes |", "|---|---|---|---|---|")
     for name, each in found.items():
         middle = {figure: statistics.median(one[figure] for one in each) for figure in each[0]}

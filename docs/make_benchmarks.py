@@ -60,7 +60,7 @@ def compared() -> Iterator[str]:
     missed = len(re.findall(r"\| \*\*missed\*\*", text))
     reached = len(re.findall(r"\| reached", text))
     yield (
-        f"\nThe last run reached {reached} of its {reached + missed} targets; its tables mark the others."
+        f"\nThe last run reached {reached} of {reached + missed} targets; its tables mark the missed targets."
     )
 
 
@@ -77,7 +77,7 @@ def costs() -> Iterator[str]:
     text = (RESULTS / "benchmarks.md").read_text(encoding="utf-8")
     part = text.partition("\n### What a job costs the server\n")[2]
     if rows := re.findall(r"^\|.*\|$", part.partition("\n#")[0], re.MULTILINE):
-        yield "\nServer CPU per job in µs for three waiting times, and the number of such jobs per second that keep one core of the server busy:\n"
+        yield "\nThe server's CPU time per job, for jobs waiting 1 ms, 20 ms or 1 s, and how many of these jobs per second one core of the server can handle:\n"
         yield from rows
 
 

@@ -1,4 +1,4 @@
-"""The effect of each verb on a message in each status: the table behind a test and behind The table of
+"""The effect of each verb on a message in each status: the table behind a test and behind
 docs/reference/states.md.
 
 A row is `verb: reply > status after`, grouped by the status before. Columns that a reply doesn't name are
@@ -242,8 +242,8 @@ def _code(verbs: list[str]) -> str:
 
 
 TICKS = """
-This table shows replies to a tick of a schedule whose latest run is the message. `s@2` is the mid of the next run;
-the status after an arrow is the message's new status.
+This table shows replies to a tick of a schedule. The schedule's latest run is a message with the status in the first
+column. `s@2` is the mid of the next run; the status after an arrow is the message's new status.
 
 | status | `overlap="skip"` | `"queue"` | `"allow"` | `"cancel"` |
 |---|---|---|---|---|
@@ -251,12 +251,12 @@ the status after an arrow is the message's new status.
 OPENING = """# States
 
 This page shows, for each status of a message, the calls that change the message, their replies and the new status.
-Tests run this table, `tests/queue/states.txt`, on real servers.
+Tests check these replies on real servers (`tests/queue/states.txt`).
 
-There are eight statuses, named as in Carmine, and *dead*. In the status "expired", the message's lease has ended but
-the message isn't recovered yet: `jobq status` shows queued, and the last holder may still finish the message.
-The worker that has, or last had, the lease calls finish, extend and release. "and dead" means that the mid has a dead
-message in addition to the live message.
+Eight statuses have Carmine's names; jobq adds "expired" and *dead*. In the status "expired", the message's lease has
+ended but the message isn't recovered yet: `jobq status` shows queued, and the last holder may still finish the message.
+The calls finish, extend and release come from the worker that has, or last had, the lease. "and dead" means that the
+mid has a dead message in addition to the live message.
 
-A call that is missing under a status leaves the message unchanged, and replies:
+If the table of a status doesn't list a call, the call leaves the message unchanged, and replies:
 """
