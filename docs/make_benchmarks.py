@@ -77,7 +77,7 @@ def costs() -> Iterator[str]:
     text = (RESULTS / "benchmarks.md").read_text(encoding="utf-8")
     part = text.partition("\n### What a job costs the server\n")[2]
     if rows := re.findall(r"^\|.*\|$", part.partition("\n#")[0], re.MULTILINE):
-        yield "\nThe server's CPU time per job, for jobs waiting 1 ms, 20 ms or 1 s, and how many of these jobs per second one core of the server can handle:\n"
+        yield "\nThe server's CPU time per job, for jobs waiting 1 ms, 20 ms or 1 s, and how many of these jobs one core of the server can handle per second:\n"
         yield from rows
 
 

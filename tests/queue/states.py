@@ -242,8 +242,8 @@ def _code(verbs: list[str]) -> str:
 
 
 TICKS = """
-This table shows replies to a tick of a schedule. The schedule's latest run is a message with the status in the first
-column. `s@2` is the mid of the next run; the status after an arrow is the message's new status.
+This table shows replies to a schedule's tick, by the status of the schedule's latest run. `s@2` is the mid of the next
+run; the status after an arrow is the latest run's new status.
 
 | status | `overlap="skip"` | `"queue"` | `"allow"` | `"cancel"` |
 |---|---|---|---|---|
@@ -258,5 +258,5 @@ ended but the message isn't recovered yet: `jobq status` shows queued, and the l
 The calls finish, extend and release come from the worker that has, or last had, the lease. "and dead" means that the
 mid has a dead message in addition to the live message.
 
-If the table of a status doesn't list a call, the call leaves the message unchanged, and replies:
+A call that isn't in a status's table leaves the message unchanged, and replies:
 """
