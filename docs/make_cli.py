@@ -21,8 +21,8 @@ SHARED_BY = 3
 FREQUENT_IN = 4
 OPENING = """# Command line
 
-The command is `jobq`, or `python -m jobq`. A variable can replace each option: `jobq dead list --limit` reads `JOBQ_DEAD_LIST_LIMIT`. If an option reads
-other variables too, its description names them. [Configuration](../configuration.md) lists the places of a setting, the strongest first.
+The command is `jobq`, or `python -m jobq`. Each option also has an environment variable: `JOBQ_DEAD_LIST_LIMIT` sets `jobq dead list --limit`. If an option reads
+other variables too, its description names them. [Configuration](../configuration.md) lists all ways to set an option, in order of precedence.
 
 In a synopsis, `[OPTIONS]` stands for the table below it. Options in brackets are described at the top of the page or under [common options](#common-options).
 """
@@ -53,7 +53,7 @@ def pages() -> dict[Path, str]:
     )
     index += COMMON
     index.append(
-        "\nCommands take the following options if their synopsis names them:\n\n| option | meaning |\n|---|---|"
+        "\nThe following options work only in commands whose synopsis shows them:\n\n| option | meaning |\n|---|---|"
     )
     index += FREQUENT
     index.append("\n## Exit codes\n\n| code | meaning |\n|---|---|")

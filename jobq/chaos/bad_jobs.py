@@ -77,7 +77,7 @@ def leave() -> None:
 def fail() -> None:
     """Raise an expected exception, whose traceback isn't printed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    raise RuntimeError("the fork of a job fails")
+    raise RuntimeError("expected failure in a forked process")
 
 
 def vanish() -> None:

@@ -28,7 +28,7 @@ CORE = {
         "queues": Verb(
             "queues",
             "queues",
-            "Count the messages of each queue, once or live, including its partitions.",
+            "Count the messages of each queue and its partitions, once or repeatedly.",
         ),
         "workers": Verb("why", "workers", "List the workers and their running jobs."),
         "control": Verb(
@@ -47,7 +47,7 @@ CORE = {
             "pause",
             "Pause a queue until it is resumed, or for a given time.",
         ),
-        "resume": Verb("queues", "resume", "End a pause."),
+        "resume": Verb("queues", "resume", "Resume paused queues."),
     },
     "Queues": {
         "queue": Verb("queues", "queue", "Inspect, empty or unregister a queue."),
@@ -59,7 +59,7 @@ CORE = {
         "limit": Verb(
             "limit",
             "limit",
-            "List, set and hold rate limits and slots shared by jobs and other programs.",
+            "List, change or hold the limits on rates and concurrency that programs share.",
         ),
         "events": Verb("events", "events", "Show recorded events, and set how much is recorded."),
         "schedule": Verb("schedule", "schedule", "List, add, pause and check schedules."),

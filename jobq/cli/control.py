@@ -65,7 +65,7 @@ def _send(session: Session, names: list[str], verb: str, child: int) -> dict[str
     known = presence.workers_named(client, names)
     for name in names:
         if not any(other.partition(presence.TWIN)[0] == name or other == name for other in known):
-            raise ConfigError(f"no worker {name!r:.120}; jobq workers lists all workers")
+            raise ConfigError(f"no worker {name!r:.120}; list all workers with 'jobq workers'")
     for entry in known.values():
         orders.check(client, entry)
     by = session.who or orders.this_user()

@@ -108,8 +108,8 @@ def enqueue(
 
     An ARG that is valid JSON is read as JSON, and any other ARG as text. NAME=ARG is a keyword argument. With --import,
     JOB must be in that module and accept the arguments. Without --import, the command looks for the module in JOB, such
-    as app.jobs in app.jobs.resize, and rejects the call if the module declares jobs, but not JOB. Without the module,
-    the job is enqueued by name: to --queue, or to `default` if a worker of `default` has the job.
+    as app.jobs in app.jobs.resize, and rejects the call if the module declares jobs, but not JOB. If no module is
+    found, the job is enqueued by name: to --queue, or to `default` if a worker of `default` has the job.
     """
     definition = find(job, modules)
     if job not in default_registry and not given["queue"]:
@@ -118,7 +118,7 @@ def enqueue(
     if file is not None:
         if words or args_json or given["mid"]:
             raise ConfigError(
-                f"--file {_name(file)!r} contains the arguments and mids; leave out ARGs, --args-json and --mid"
+                f"ARGs, --args-json and --mid can't be used with --file {_name(file)!r}; write them into the file"
             )
         _many(session, target, file)
     else:
@@ -154,7 +154,7 @@ def _require_worker(session: Session, job: str) -> None:
     near = _nearest(job, {name for known in names.values() for name in known or ()})
     others = f"workers of queue {listed(queues)} have it" if queues else "no worker has it"
     raise JobNotFoundError(
-        f"job {job!r:.200} isn't in a module here, and {others}; {near or 'check its name.'} Name its module with "
+        f"found no module with job {job!r:.200}, and {others}; {near or 'check its name.'} Name the job's module with "
         f"--import, or use --queue {queues[0] if queues else 'NAME'} to enqueue the call by the job's name"
     )
 

@@ -402,5 +402,5 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigError(
-            f"value {text!r:.80} is not JSON ({error}); quote a text: '\"yes\"'"
+            f"value {text!r:.80} is not JSON ({error}); put text in double quotes: '\"yes\"'"
         ) from None

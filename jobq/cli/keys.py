@@ -34,7 +34,7 @@ queue_argument = click.argument("name", metavar="QUEUE")
 def key() -> None:
     """Show the keys of a queue, and limit running messages per key.
 
-    Messages with the same key, such as a customer's id, wait in a line of their own. The lines take turns.
+    Messages with the same key, such as a customer's id, wait in a separate line. The lines take turns.
     """
 
 

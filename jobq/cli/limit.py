@@ -22,7 +22,7 @@ name_argument = click.argument("name", metavar="LIMIT")
 
 @group("limit", "list", "set stripe 200/m", "hold stripe 30s")
 def limit() -> None:
-    """List, set and hold rate limits and slots shared by jobs and other programs."""
+    """List, change or hold the limits on rates and concurrency that programs share."""
 
 
 @command("list", "", "--json", group=limit)

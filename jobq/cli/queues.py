@@ -70,7 +70,7 @@ def queues(
     session: Session, queues: str | None, partitions: bool, watch: bool, every: float,
     times: int | None,
 ) -> None:  # fmt: skip
-    """Count the messages of each queue, once or live, including its partitions.
+    """Count the messages of each queue and its partitions, once or repeatedly.
 
     ready: can start now. delayed: waiting for the start time. running: has a running attempt. requeued: runs again with
     newer arguments after the current run. finished: ended, and soon to be removed; 'jobq report' counts all finished
@@ -279,7 +279,7 @@ def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
 @command("resume", "low", operation="resume", server="joins")
 @names_argument
 def resume(session: Session, names: tuple[str, ...]) -> bool:
-    """End a pause.
+    """Resume paused queues.
 
     Exit code 1: a queue has never been used.
     """

@@ -193,7 +193,7 @@ def _on_ids(
 
 
 _on_ids(
-    "ack", "Acknowledge delivered messages, which deletes them; print their ids.",
+    "ack", "Acknowledge and delete delivered messages; print their ids.",
     "mails 1601155608777-1 1601155608777-2", token_option,
 )  # fmt: skip
 _on_ids(

@@ -145,7 +145,7 @@ def _compared(
     if given["at"]:
         return moment(given["at"], now, given["zone"]), "--at"
     if given["mark"] and lake is None:
-        raise ConfigError(f"--mark {given['mark']} needs a lake; with --live use --at")
+        raise ConfigError(f"--mark {given['mark']} can't be used with --live; use --at")
     known = dict(marks(lake)) if lake else {}
     if given["mark"]:
         return marked(given["mark"], known), f"mark {given['mark']}"

@@ -195,12 +195,11 @@ def poll(
     """
     follow, keep = how["follow"], how["keep"]
     if follow and keep:
-        raise ConfigError("--follow would repeat messages, as --keep doesn't advance; use only one")  # fmt: skip
+        raise ConfigError("--follow with --keep would print the same messages again; use only one")  # fmt: skip
     block = 3600 if follow else block
     if isinstance(topic, RedismqTopic):
         if keep or start != "earliest":
-            raise ConfigError("redismq's layout has no leases and starts at the first message; "
-                              "leave out --keep and --start")  # fmt: skip
+            raise ConfigError("--keep and --start don't work with --layout redismq; leave them out")
         simple = topic.reader(group)
         return _print_batches(session, lambda: simple.poll(limit, block), follow, lambda: None)
     with topic.reader(group, start=start) as reader:

@@ -64,8 +64,8 @@ def workers(session: Session, queues: str | None) -> None:
 
     state: working, quiet (stopped fetching messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
     messages are returned), or damaged (another program wrote the entry). busy: number of running jobs and of slots, as
-    of the worker's latest report, up to 5 seconds ago. usually: the 95th percentile of the job's latest run times. The
-    entry of a lost worker is removed after an hour.
+    of the worker's latest report, up to 5 seconds ago. The column `usually` shows the 95th percentile of the job's
+    latest run times. The entry of a lost worker is removed after an hour.
 
     Below the table, the command lists problems and remedies. A cause comes before its symptoms.
     """

@@ -206,7 +206,7 @@ def test_capacity_simulates_what_was_asked_for(report):
         (("regressions", "--mark", "v3"), 2, "mark 'v3' is unknown"),
         (("regressions", "--mark", "v1"), 2, "mark v1 (2026-11-20T09:13:21Z) isn't between"),
         (("regressions", "--mark", "v1", "--at", "5m"), 2, "use only one"),
-        (("regressions", "--mark", "v1", "--live"), 2, "--mark v1 needs a lake; with --live use --at"),
+        (("regressions", "--mark", "v1", "--live"), 2, "--mark v1 can't be used with --live; use --at"),
         (("queue-time", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T13:00Z"), 2,
          "must be earlier than --until"),
         (("queue-time", "--since", "2026-11-20T14:00Z", "--until", "2026-11-20T15:00Z"), 1,
