@@ -78,7 +78,7 @@ def _await_injected(count: int) -> None:
 
 
 def address_of(mid: str) -> str:
-    """Return the name of a step without its flow's run id, so that it is the same in every run."""
+    """Return the name of a step without its flow's run id, so that the name is the same in every run."""
     return step.address if (step := member_of(mid)) else mid
 
 

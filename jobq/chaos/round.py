@@ -70,7 +70,8 @@ class Injection(NamedTuple):
 def injections(seed: int, fault: Fault) -> Iterator[Injection]:
     """Yield an endless series of injections, which depends only on the seed.
 
-    Each injection has its own random numbers. So if one fault uses more of them, the next injections stay the same.
+    Each injection has its own random numbers. So the next injections stay the same, even if one fault uses more random
+    numbers.
     """
     for number in itertools.count():
         rng = random.Random(f"{seed} {fault.name} {number}")

@@ -100,7 +100,7 @@ def _started(queue: Queue, url: str) -> subprocess.Popen[bytes]:
 def _disturb(
     queue: Queue, url: str, running: list[subprocess.Popen[bytes]], chance: random.Random
 ) -> None:
-    """Kill one scheduler and start another, or stop one for a while."""
+    """Kill and replace a scheduler, or stop it for a while."""
     time.sleep(chance.uniform(0.1, 0.5))
     process = chance.choice(running)
     if chance.random() < 0.5:

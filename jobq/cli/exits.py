@@ -1,4 +1,4 @@
-"""Exit codes of commands. Scripts may rely on them."""
+"""Exit codes of commands. Scripts may rely on these codes."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def unset(session: Session, name: str) -> bool:
 @name_argument
 @click.argument("duration", type=DURATION)
 def hold(session: Session, name: str, duration: float) -> None:
-    """Stop granting starts or slots for a time; 0 ends the hold.
+    """Stop granting starts or slots for DURATION; 0 ends the hold.
 
     Slots in use stay in use. The command doesn't shorten a longer hold.
     """

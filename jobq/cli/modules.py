@@ -125,7 +125,7 @@ def _may_be_foreign(top: str) -> bool:
 
 
 def _extend_path() -> str:
-    """Add the working folder to sys.path. Return why it was not added, or '' if it was."""
+    """Add the working folder to sys.path. Return '', or why the folder was not added."""
     here = Path.cwd()
     project = settings.nearest(here).project
     folders = [project.path.parent] if project else []

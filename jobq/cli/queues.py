@@ -267,7 +267,7 @@ names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=
 def pause(session: Session, names: tuple[str, ...], span: float | None) -> bool:
     """Pause a queue until it is resumed, or for a given time.
 
-    Running jobs continue, and producers can still enqueue. Exit code 1: a queue has never been used here.
+    Running jobs continue, and producers can still enqueue. Exit code 1: a queue has never been used.
     """
 
     def act(queue: Queue) -> dict[str, Any]:
@@ -444,7 +444,7 @@ def delete(session: Session, names: tuple[str, ...]) -> bool:
 
     The command also deletes the queue's partitions. A queue can't be deleted while it or a partition has a message,
     even a dead message, or while a worker serves the queue. An enqueue puts the queue back on the list within a minute.
-    Exit code 1: a queue can't be deleted, or has never been used here.
+    Exit code 1: a queue can't be deleted, or has never been used.
     """
     used, nleft = used_names(session, names), 0
     workers = served(session.client)

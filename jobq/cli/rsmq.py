@@ -257,7 +257,7 @@ def purge(session: Session, rsmq: Rsmq, name: str, yes: bool) -> None:
     operation="rsmq-repair",
 )
 def repair(session: Session, rsmq: Rsmq, name: str) -> None:
-    """Remove what crashed clients left behind: ids without a body, and fields of deleted messages."""
+    """Remove leftovers of crashed clients: ids without a body, and fields of deleted messages."""
     with _operation(session, rsmq, name):
         removed = rsmq.repair(name)
     fields = counted(removed.fields, "field")

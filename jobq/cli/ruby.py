@@ -92,7 +92,7 @@ def push(
 ) -> None:  # fmt: skip
     """Enqueue a job of CLASS for a Sidekiq or Resque worker.
 
-    An ARG that is valid JSON is read as JSON, any other as text.
+    An ARG that is valid JSON is read as JSON, and any other ARG as text.
     """
     call = from_words(words)
     if call.kwargs:
