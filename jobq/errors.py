@@ -68,9 +68,9 @@ _HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^:,]*)(?::\d{1,5})?(?:,|$))*")
 
 
 def masked(url: str) -> str:
-    """Return a URL without its user and password, and without the value of a query key such as `password`.
+    """Return a URL without its user, its password, and the value of a query key such as `password`.
 
-    Everything before the last `@` and after such a key is masked, because a password may contain `/ : @ # ? &`.
+    A password may contain `/ : @ # ? &`, so all text before the last `@` is masked, and all text after such a key.
     """
     for key in _QUERY_KEY.finditer(url):
         if _SECRET_KEY.search(unquote(key[1])):

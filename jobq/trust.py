@@ -85,7 +85,7 @@ def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
 
 
 def folder_fault(folder: Path, top: Path) -> str:
-    """Return why another user may have put code into `folder` or a parent up to `top`, or '' if nobody else could."""
+    """Return how another user could put code into `folder` or a parent up to `top`; '' if no other user can."""
     for each in (folder, *folder.parents):
         # The owner of a link decides where it leads.
         status, leads = each.stat(), each.lstat().st_uid
@@ -187,7 +187,7 @@ def _has_section(path: Path) -> bool:
 
 
 def _own_group(gid: int) -> bool:
-    """Return whether you and root are the only members of a group, such as your private group."""
+    """Return whether a group's only members are the current user and root."""
     try:
         group, you = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -39,7 +39,7 @@ _said: set[str] = set()
 
 
 def warn(environ: Mapping[str, str]) -> None:
-    """Log a warning for each unknown JOBQ_… variable, once per process. Skip variables of commands' options."""
+    """Log a warning for each unknown JOBQ_… variable, once per process. Ignore variables that set command options."""
     prefixes = tuple(f"{PREFIX}{name.upper().replace('-', '_')}_" for name in COMMANDS)
     names = [name for name in environ if not name.startswith(prefixes)]
     for sentence in unknown(names, KNOWN):

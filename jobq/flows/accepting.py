@@ -33,15 +33,15 @@ def enqueue_members(
     is_retry: bool = False,
     **options: Any,
 ) -> None:
-    """Enqueue messages of one step, at most 250, in the order of their numbers.
+    """Enqueue up to 250 messages of one step, in the order of their numbers.
 
-    Accepted members aren't enqueued again, unless the queue has neither their message nor an outcome. If a
-    failover lost the end of a member in the flow, that end is reported to the flow again. Raises KeyFullError if a
-    key has too many waiting messages. The messages before the first rejected message are accepted.
+    A message that the queue has accepted isn't enqueued again, unless the queue lost the message and its outcome. If
+    the flow lost an outcome in a failover, the outcome is reported to the flow again. Raises KeyFullError if a key has
+    too many waiting messages. The messages before the first rejected message are accepted.
 
     Args:
         unapplied: Called with a queue and a run; returns the changes in that queue's outbox for the run.
-        is_retry: Don't report ended messages to the flow, because their members will run again.
+        is_retry: Don't report outcomes to the flow, because the members will run again.
     """
     replies: list[Enqueued] = []
 
@@ -72,7 +72,7 @@ def _still_live(
     mids: Iterable[str],
     unapplied: Callable[[str, str], Sequence[FlowChange]],
 ) -> dict[str, str]:
-    """Return the status of each member whose end the queue has and the flow lacks."""
+    """Return the statuses of ended or missing messages whose outcomes the flow doesn't have."""
     # Read the statuses before the outbox. An end is in the outbox before its message is deleted, and at the flow before
     # it is deleted from the outbox.
     words = {mid: word for mid, word in statuses(queue, list(mids)).items() if word not in LIVE}
@@ -87,7 +87,7 @@ def _still_live(
 
 
 def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
-    """Report these ends to the flow, because the flow's server lost them."""
+    """Report outcomes that the flow's server lost."""
     results = results_at(queue, [mid for mid, end in ends.items() if end == "done"])
     for mid, end in ends.items():
         _log.warning("%s had already ended (%s), but its flow had lost the result", mid, end)
@@ -96,7 +96,7 @@ def _end(store: FlowStore, queue: Queue, ends: Mapping[str, str]) -> None:
 
 
 def ending(member: Member, kind: str, result: bytes | None = None, entry: str = "") -> FlowChange:
-    """Return the change that records the end of a member. With a result over the size limit, the end is `dead`."""
+    """Return the change that records a member's outcome. If the result is too large, the outcome is `dead`."""
     if result is not None and len(result) > MAX_RESULT_BYTES:
         kind, result = "dead", None
     return FlowChange(kind, member.step, member.number, result, entry)

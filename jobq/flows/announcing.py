@@ -1,8 +1,8 @@
-"""Signals from people and programs to a flow: begin, signal, cancel, retry and look.
+"""Sends signals to flows: `begin`, `cancel`, `retry`, `look` (check the flow) and `signal` (a value for a wait step).
 
-A signal is recorded in the outbox of the flow's queue, and can't be lost after that. A drainer delivers it to the flow.
-If calls are sealed, signals are also sealed, for one queue and flow. Then write access to the server isn't enough to
-cancel a flow or to approve a waiting step.
+A signal is stored in the outbox of the flow's queue until a drainer delivers the signal to the flow. If calls are
+signed or encrypted, signals are too, for one queue and flow. Then write access to the server isn't enough to cancel a
+flow or to approve a waiting step.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def announce(
     detail: str = "",
     durability: str | None = None,
 ) -> None:
-    """Send a signal to a flow; repeating it is harmless.
+    """Send a signal to a flow. A repeated signal is harmless.
 
     Raises NotDurableError if the durability isn't confirmed.
 
     Args:
-        home: The queue where the flow was announced.
-        run: The flow with its run id. Without a run id, the signal is for the run that is current at delivery.
+        home: The queue that receives the flow's signals.
+        run: `flow.run_id`. Without a run id, the signal is for the flow's run at delivery time.
         detail: For `signal`, the step, SEPARATOR and the value. For `retry`, the step, or '' for all steps.
         durability: Default: the client's durability.
     """
@@ -52,7 +52,7 @@ def announce(
 
 
 def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -> str:
-    """Return the text that was sent with a signal. Raises CodecError if a required seal is missing or invalid."""
+    """Return the plain text of a signal's detail. Raises CodecError if the detail can't be verified or decrypted."""
     seal = seal_of(client)
     if seal is None:
         opened(None, home, run, detail.encode())
@@ -64,7 +64,7 @@ def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -
 
 
 def is_for_others(client: ClientLike, detail: bytes) -> bool:
-    """Return whether a signal is sealed and this process has no keys."""
+    """Return whether this process lacks the keys for a signed or encrypted signal."""
     return seal_of(client) is None and is_sealed(detail)
 
 

@@ -92,24 +92,24 @@ class Batch(Generic[R]):
 
     @property
     def results(self) -> list[R]:
-        """The calls' return values, with results=True. Pass them as an argument to the job of `then` or `on_end`."""
+        """The return values of the calls; requires results=True. Pass this list to the job of `then` or `on_end`."""
         return self.calls.results
 
     @property
     def failures(self) -> list[Failure]:
-        """The dead calls. Pass them as an argument to the job of `on_failure` or `on_end`."""
+        """The dead calls. Pass this list to the job of `on_failure` or `on_end`."""
         return self.calls.failures
 
     def then(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
-        """Call a job once every call is done. If calls are dead, the job runs only after a retry has completed them."""
+        """Run a job after all calls are done. If a call is dead, the job runs only after a retry completes the call."""
         return self._follow("done", job, args, kwargs)
 
     def on_failure(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
-        """Call a job once every call has ended and some are dead."""
+        """Run a job after all calls have ended, if at least one call is dead."""
         return self._follow("failed", job, args, kwargs)
 
     def on_end(self, job: Job[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Self:
-        """Call a job once every call is done or dead."""
+        """Run a job after all calls are done or dead."""
         return self._follow("ended", job, args, kwargs)
 
     def start(self) -> FlowRun:

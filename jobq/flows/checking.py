@@ -1,8 +1,7 @@
-"""Repairs flows: delivers missing records to flows, and compares the flows' members with the queues.
+"""Repairs flows after a failover in which a server lost writes.
 
-A server that lost writes in a failover may know less about a flow than its queues do. The queues' facts are applied
-again, which is harmless. If a queue doesn't know a member either, the member is reported, and a person
-chooses its outcome.
+A flow may then lack outcomes that its queues still have. The check applies these outcomes again, which is harmless. If
+a queue has also lost the message of a member, the check reports the member, and a person chooses the outcome.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class FlowCheck:
         return self._drainer.drain(queue)
 
     def flow(self, flow: str) -> CheckedFlow:
-        """Compare a flow and its sub-flows with their queues."""
+        """Check a flow and its sub-flows, and apply missing outcomes from their queues."""
         return self._flow(flow, frozenset())
 
     def _flow(self, flow: str, within: frozenset[str], parent: str = "") -> CheckedFlow:
@@ -100,7 +99,7 @@ class FlowCheck:
     def _sub_flow(
         self, view: FlowView, step: StepView, within: frozenset[str]
     ) -> tuple[int, list[str]]:
-        """Check a step that is a sub-flow. Returns the number of newly reported ends, and the mids of lost members."""
+        """Check a step that is a sub-flow. Returns the number of applied outcomes, and the mids of lost members."""
         if step.state != "running" or not is_flow(step.facts.flow):
             return 0, []
         checked = self._flow(step.facts.flow, within, f"{view.facts.run}.{step.name}")
@@ -118,9 +117,9 @@ class FlowCheck:
         return ended, lost
 
     def _step(self, view: FlowView, step: StepView) -> tuple[int, list[str]]:
-        """Report members' ends that the step missed.
+        """Apply missing outcomes of a step's members.
 
-        Returns the number of reported ends, and the mids of members that no longer exist.
+        Returns the number of applied outcomes, and the mids of members that no longer exist.
         """
         facts = step.facts
         if step.state != "running" or facts.todo or not facts.queue or facts.kind == "wait":
@@ -148,9 +147,9 @@ class FlowCheck:
     def _compared(
         self, queue: Queue, store: FlowStore, step: StepView
     ) -> tuple[dict[Member, str], list[Member]]:
-        """Compare the members that a flow still waits for with their queue.
+        """Look up the messages of all members that the flow considers live.
 
-        Return the outcomes of members whose messages have ended, and the members that the queue doesn't have.
+        Return the outcomes of ended messages by member, and the members whose messages the queue doesn't have.
         """
         states, absent = dict[Member, str](), list[Member]()
         for numbers in _parts(self._live(store, step), PER_CHUNK):

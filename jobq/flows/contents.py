@@ -1,7 +1,7 @@
-"""Calls of steps: their stored form in the flow, and the messages enqueued later.
+"""Stored calls of a flow's steps, and the messages that are made from these calls.
 
-A stored call has no timestamp, because its step may begin much later. If calls are sealed, a stored call has a seal
-with another purpose, so that it can't run before its step begins. The message then gets a seal of its own.
+A stored call has no timestamp, because its step may begin much later. If calls are sealed (signed or encrypted), the
+seal of a stored call isn't valid for a message, so the call can't run before its step begins.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def message_of(
     """Return a stored call's message content; raise CodecError if the call was stored for another queue or member.
 
     Args:
-        due_ms: Start time of a delayed message, in epoch ms. The validity of a seal starts then.
+        due_ms: Start time of a delayed message, in epoch ms. The expiry of a seal is counted from this time.
     """
     envelope = _opened(client, queue, member.address, kept)
     return _message(client, queue, member.mid, envelope, due_ms)
@@ -50,13 +50,13 @@ def message_of(
 def messages_of_items(
     client: ClientLike, queue: str, first: Member, kept: bytes, items: Iterable[Any]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the mid and content of one message per item of a list. The item is the only argument of its call.
+    """Yield the mid and content of one message per item. The item is the call's only argument.
 
-    Raises CodecError for an item that makes a call too long.
+    Raises CodecError if an item makes its call too long.
 
     Args:
-        first: Member of the first item.
-        kept: The stored call of the map.
+        first: The member that runs the first item.
+        kept: The map's stored call, without arguments.
     """
     envelope = _opened(client, queue, first._replace(number=0).address, kept)
     for number, item in enumerate(items, first.number):

@@ -579,7 +579,7 @@ class Definition(StepList):
 
     @property
     def home(self) -> str:
-        """The queue where the flow is announced and its timers wait."""
+        """The queue for the flow's signals and timers."""
         if self._queue is not None:
             return self._queue
         queues = (step.queue for step in self.steps.values() if step.queue)

@@ -1,9 +1,9 @@
 """Delivers the records in queues' outboxes to flows, and enqueues the next steps of the flows.
 
-A drainer reads records, applies them to the flows, enqueues ready steps, and deletes the records last. If it dies
-before that, the next drainer repeats the work. This is safe, because each member counts only once, and steps that
-weren't enqueued stay in the flow. If the client requires a durability, the drainer waits before it deletes records,
-until the disk or n replicas of each changed node have the changes.
+A drainer reads records, applies them to the flows, enqueues ready steps, and deletes the records last. If the drainer
+dies earlier, the next drainer repeats the work. Repetition is safe, because each member counts only once, and a step
+stays in the flow until it is enqueued. If the client requires durability on disk or replicas, the drainer deletes the
+records only after all changed nodes have confirmed this durability.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Drainer:
         )
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
-        """Return the changes in a queue's outbox that report ended members of a run."""
+        """Return the outcomes of a run's members that wait in a queue's outbox."""
         changes = list[FlowChange]()
         for source in queue_at(self.client, queue).alone():
             after = ""

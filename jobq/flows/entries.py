@@ -36,7 +36,7 @@ class Said(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Done members of one step without results, all reported by one outbox entry."""
+    """An outbox entry that lists several done members of one step. These members have no results."""
 
     entry_id: str
     step: str
@@ -94,7 +94,7 @@ def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
 
 
 def _member_in(record: OutboxRecord) -> Member | None:
-    """Return the flow member whose end a record reports; None for other records."""
+    """Return the member that ended, according to a record; None for other records."""
     member = member_of(record.subject) if record.kind in ENDINGS else None
     return member if member and member.run_id else None
 

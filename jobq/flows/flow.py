@@ -28,7 +28,7 @@ class Flow(Definition):
     Args:
         name, id: Together, they identify the flow. Default id: random.
         keep: How long the flow stays visible after its end.
-        queue: Queue where the flow is announced and its timers wait. Default: the queue of its first step.
+        queue: Queue for the flow's signals and timers. Default: the queue of its first step.
     """
 
     def __init__(

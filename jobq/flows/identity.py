@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
     @property
     def run(self) -> str:
-        """The flow of the member, with its run id."""
+        """The member's flow and run id: `flow.run_id`."""
         return run_of(self.flow, self.run_id)
 
     @property

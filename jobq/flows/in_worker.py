@@ -11,7 +11,7 @@ from jobq.jobs.membership import MemberFlow
 
 
 class FlowsInWorker:
-    """Delivers entries of queues' outboxes to flows, and serves running members."""
+    """Delivers outbox entries to flows, and loads the inputs of running members."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._drainer = client, Drainer(client)

@@ -29,7 +29,7 @@ _NOT_READ = " (errors are read for the first {most} only; jobq why {mid} shows t
 
 
 class FlowInputs:
-    """Fills results of steps into the arguments of members. Threads may share it."""
+    """Inserts results of earlier steps into the arguments of members. Threads may share an instance."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -100,10 +100,10 @@ class StepResults:
         return self._opened(step, 0, queue, self._only(step))
 
     def value(self, step: str, home: str) -> Any:
-        """Return the value sent with a wait's signal.
+        """Return the value of the signal for which a step waited.
 
         Args:
-            home: Queue where the flow was announced.
+            home: Queue that received the signal.
         """
         mid, seal, text = self._store.member(step).mid, seal_of(self._client), self._only(step)
         if seal is not None:

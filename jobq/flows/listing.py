@@ -124,7 +124,7 @@ def take_off_list(client: Client, flow: str) -> None:
 
 
 def _names_on_list(client: Client, flow: str) -> list[bytes]:
-    """Return the stored names that `flow` can mean. Stored names may have any bytes."""
+    """Return the stored names that are displayed as `flow`. A stored name may contain any bytes."""
     index = keys.flow_names(client.namespace)
     if is_flow(flow):
         return [] if client.command("ZSCORE", index, flow) is None else [flow.encode()]
@@ -314,7 +314,7 @@ class StepRecord(JsonRecord):
         dead: Number of currently dead members.
         cancelled: Number of members that failed or were cancelled after the flow was cancelled.
         retried: Number of formerly dead members that run again.
-        waits: The step's pending dependencies, or why it is skipped.
+        waits: Description of the pending dependencies, or the reason why the step is skipped.
     """
 
     step: str

@@ -33,7 +33,7 @@ def refresh(client: Client, queues: Iterable[str]) -> None:
 
 
 def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[StoredStep]:
-    """Return the steps, with a proof in the options of each step."""
+    """Return the steps. Each step's options now prove that this user may write to the step's queue."""
     known = _secrets(client, {step.queue for step in steps if step.queue})
     return [
         _with_proof(step, known[step.queue], flow) if step.queue in known else step
@@ -44,13 +44,13 @@ def proven(client: Client, flow: str, steps: Sequence[StoredStep]) -> list[Store
 def proof_of_items(
     client: Client, flow: str, step: str, queue: str, chunk: int, contents: Sequence[bytes]
 ) -> bytes:
-    """Return the proof to store before a chunk's items."""
+    """Return the proof that a chunk's author may write to the queue. The proof is stored with the chunk."""
     secret = _secrets(client, [queue])[queue]
     return _made(secret, "items", flow, step, str(chunk), *contents)
 
 
 def check_step(client: Client, flow: str, item: TodoItem) -> None:
-    """Raise ConfigError unless the proof in the item shows that its author may write to the step's queue."""
+    """Raise ConfigError unless the item proves that the step's author may write to the step's queue."""
     match = _PROVEN.fullmatch(item.options)
     start, given = (match[1].removesuffix(b","), match[2]) if match else (b"", b"")
     parts = _parts(flow, item.step, item.kind, item.queue, item.source, start + b"}", item.call)

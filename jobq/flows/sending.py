@@ -1,8 +1,8 @@
-"""Enqueue a flow's ready steps, and send signals to its sub-flows and its parent.
+"""Enqueues a flow's ready steps, and sends signals to the flow's sub-flows and parent.
 
-Each item is sent before it is deleted from the flow, so another drainer may send it again. That is harmless, because a
-queue keeps the record of an accepted step for an hour. If an item may already have been sent, its queue's outbox is
-checked first, because it may have ends that the flow doesn't have yet.
+Each item is sent before it is deleted from the flow, so another drainer may send the item again. A second enqueue is
+harmless, because a queue remembers each accepted step for an hour. If an item may already have been sent, outcomes in
+the queue's outbox are applied first.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sending(NamedTuple):
         may_go: Returns whether the pending items were read recently enough to be sent.
         unapplied: Returns the changes in a queue's outbox that the flow doesn't have yet.
         confirmation: Confirms the changes of all flows.
-        said: Called with the queue of each flow to which a signal was sent.
+        said: Called with the name of each queue through which a signal was sent.
         reminder: Limits how often waiting items are logged.
     """
 
@@ -120,7 +120,7 @@ class StepSender:
         return True
 
     def _look_for(self, doubtful: Sequence[TodoItem]) -> Applied:
-        """Apply changes that the flow lacks, from the items' queues. Return the items that must still be sent."""
+        """Apply outcomes from the outboxes of the items' queues. Return the items that must still be sent."""
         for queue in sorted({item.queue for item in doubtful if item.queue}):
             try:
                 apply_all(self.store, queue, self.sending.unapplied(queue, self.store.run))
@@ -161,14 +161,14 @@ class StepSender:
     def fail(self, item: TodoItem, why: str = "") -> None:
         """Fail the step of an item that can't be sent, so that later steps don't wait forever.
 
-        `why` is shown to people.
+        `why` is the error that users see.
         """
         source = f"f{item.source}" if item.kind == "flow" else f"q{item.queue}"
         number = self._failing_member(item.step) if item.kind == "map" else 0
         self._fail(source, item.step, number, why)
 
     def fail_map(self, queue: str, step: str, why: str) -> None:
-        """Fail a map that its producer can't complete; `why` is shown to people."""
+        """Fail an incomplete map; `why` is the error that users see."""
         self._fail(f"q{queue}", step, self._failing_member(step), why)
 
     def _fail(self, source: str, step: str, number: int, why: str) -> None:
@@ -176,7 +176,7 @@ class StepSender:
         self.store.apply(source, [FlowChange("dead", step, number, detail)])
 
     def _failing_member(self, step: str) -> int:
-        """Seal a map to which no more members can be added; return the number of a member that represents the rest."""
+        """Close an incomplete map to new members. Return the number of a member that represents the missing members."""
         reserved = self.store.reserve(step, 0, 1)
         for chunk in (reserved.chunks, reserved.chunks - 1):
             if reserved.outcome not in ("added", "other"):
@@ -259,7 +259,7 @@ class EnqueueStep(ItemSender):
 
 
 class ExpandMap(ItemSender):
-    """Enqueues the members of a map whose dependencies are done."""
+    """Enqueues the members of a map after the map's dependencies are done."""
 
     def send(self) -> bool:
         """Enqueue the members in chunks, starting where an earlier call stopped."""
@@ -328,7 +328,7 @@ class CancelMembers(ItemSender):
     """Cancels the messages of a step."""
 
     def send(self) -> bool:
-        """Cancel the running and waiting members in batches."""
+        """Cancel the step's running and waiting messages in batches."""
         queue, cursor = queue_at(self.client, self.item.queue), 0
         while cursor >= 0:
             if self.sender.has_more or not self.sending.may_go():
@@ -349,8 +349,7 @@ class DropTimer(EnqueueStep):
     """Cancels a timer that is no longer needed."""
 
     def send(self) -> bool:
-        """Enqueue and cancel the timer. Later copies of the timer are then rejected."""
-        # Another drainer may be about to enqueue this timer; once the timer was accepted, its queue rejects it.
+        """Enqueue the timer before cancelling it, so that its queue rejects the same timer from another drainer."""
         if not self.enqueue():
             return False
         queue_at(self.client, self.item.queue).cancel(self.store.member(self.item.step).mid)
@@ -473,7 +472,7 @@ class RetrySubFlow(SubFlowSender):
     """Retries the failed steps of a sub-flow, for a retry of its parent."""
 
     def send(self) -> bool:
-        """Send 'retry' to the sub-flow, after this flow has recorded the sub-flow's previous end."""
+        """Record the sub-flow's previous outcome in this flow, and then send 'retry' to the sub-flow."""
         child = self.child()
         below = FlowStore(self.client, child.run) if child else None
         # The sub-flow's earlier end must not reach this flow after the mark, because it would end the retry.
@@ -494,10 +493,10 @@ class RetrySubFlow(SubFlowSender):
 
 
 class TellParent(ItemSender):
-    """Reports the end of a sub-flow to its parent."""
+    """Reports the outcome of a sub-flow to its parent."""
 
     def send(self) -> bool:
-        """Report the end to the parent flow, and send the steps that then become ready."""
+        """Report the outcome to the parent flow, and enqueue the parent's newly ready steps."""
         parent, _, step = self.item.source.rpartition(".")
         changes = _ends_told(self.item, step)
         if not changes or not parent or self.sending.depth >= DEEPEST:
@@ -510,13 +509,10 @@ class TellParent(ItemSender):
 
 
 class TellSubFlows(ItemSender):
-    """Ends sub-flows that can't begin any longer."""
+    """Cancels sub-flows that will never begin."""
 
     def send(self) -> bool:
-        """End sub-flows that can't begin any longer.
-
-        If a sub-flow may still begin, store it for a longer time instead.
-        """
+        """Cancel sub-flows that will never begin. Extend the expiry of sub-flows that may still begin."""
         state, facts = self.item.options.decode("utf-8", "replace"), self.store.facts()
         if facts is None:
             return True

@@ -131,10 +131,10 @@ class Planned:
         return [*(flow_id for sub in self.subs for flow_id in sub.flow_ids), self._flow.flow_id]
 
     def check_subs(self) -> None:
-        """Raise FlowConflictError if the id of a sub-flow is in use, before anything is stored.
+        """Raise FlowConflictError if the id of a sub-flow is in use. Call this before storing any flow.
 
-        A sub-flow of another flow or an earlier run would never report its end to this run. `store` detects a sub-flow
-        that another start stores after this check.
+        A sub-flow of another flow or an earlier run would never report its outcome to this run. If another process
+        stores a sub-flow after this check, `store` raises the error.
         """
         subs = [nested for sub in self.subs for nested in sub.with_subs()]
         calls = [nested._store.facts_call() for nested in subs]
@@ -170,10 +170,10 @@ class Planned:
         return stored._replace(parent=f"{above.run}.{self._step}", life_ms=LONG_LIFE_MS)
 
     def store(self) -> str:
-        """Store the flow; return 'created', 'same' or 'over'.
+        """Store the flow; return 'created', 'same' (already stored) or 'over' (already stored and ended).
 
-        The parent is stored first, because sub-flows contain its run id. After an error, flows that were already stored
-        never begin. Raises FlowConflictError if the id belongs to another definition or to another flow's sub-flow.
+        The parent is stored first, because sub-flows contain the parent's run id. After an error, stored flows never
+        begin. Raises FlowConflictError if the id belongs to another definition or to another flow's sub-flow.
         """
         flow = self._flow
         outcome = self._store.create(self._record())
@@ -208,7 +208,7 @@ def stored_step(
     """Return the stored form of a step.
 
     Args:
-        home: Queue where the step's flow is announced.
+        home: Queue that receives the flow's signals.
         is_sub: Whether the flow is a step of another flow.
     """
     made = StoredStep(step.name, step.kind, step.queue, step.edges)
@@ -269,7 +269,7 @@ def options_of(job: Job[..., Any], options: dict[str, Any]) -> bytes:
 
 
 def keeping(job: Job[..., Any], keeps_results: bool) -> Job[..., Any]:
-    """Return the job with storing of results turned on or off."""
+    """Return the job with result storage turned on or off."""
     if job.settings.stores_result == keeps_results:
         return job
     return job.options(result_ttl=RESULT_S if keeps_results else None)

@@ -236,7 +236,7 @@ class FlowView:
 
     @property
     def members(self) -> int:
-        """The number of members in all begun steps."""
+        """The number of members in all steps that have begun."""
         return sum(view.facts.size for view in self.steps if view.facts.has_begun)
 
     @property
@@ -357,9 +357,9 @@ def flow_state(facts: FlowFacts, views: Mapping[str, StepView] | None = None) ->
 
 
 def layers(steps: tuple[StepFacts, ...]) -> tuple[tuple[str, ...], ...]:
-    """Group the steps into layers by the longest path from a step without dependencies.
+    """Group the steps into layers, so that all dependencies of a step are in earlier layers.
 
-    Steps in cycles form a last layer.
+    Steps that depend on a cycle form the last layer.
     """
     known = {step.name for step in steps}
     before = {step.name: {edge.step for edge in step.after if edge.step in known} for step in steps}

@@ -77,10 +77,10 @@ class FlowStore:
         return run_of(self.flow, self.run_id)
 
     def create(self, record: StoredFlow, *, now: int | None = None) -> str:
-        """Store a flow. It begins when it gets the signal 'begin'.
+        """Store a flow. The flow begins when it gets the signal 'begin'.
 
-        Returns 'created', 'same', 'conflict' (another definition), 'over', or 'taken' (stored as a sub-flow of another
-        flow).
+        Returns 'created', or, for a flow that is already stored, 'same', 'over' (it has ended), 'conflict' (it has
+        another definition) or 'taken' (it belongs to another flow).
         """
         record = record._replace(steps=tuple(rights.proven(self.client, self.flow, record.steps)))
         outcome, self.run_id = self._ask(self.create_call(record, now=now))
@@ -91,7 +91,7 @@ class FlowStore:
     ) -> ScriptCall[tuple[str, str]]:
         """Return the script call that `create` makes, so that it can be sent with other calls.
 
-        It also returns the run's id.
+        The call returns the outcome and the run id.
         """
         head = (
             self._now(now), record.run_id or new_run_id(), record.definition, record.home, record.keep_ms,
@@ -108,7 +108,7 @@ class FlowStore:
     ) -> str:
         """Add steps to a running flow; return 'added', 'closed', 'full', or 'conflict' if a different step exists.
 
-        The next drainer that applies changes to the flow starts new steps that are ready.
+        Ready steps start when a drainer next applies changes to the flow.
         """
         steps = rights.proven(self.client, self.flow, steps)
         return self._ask(self.add_steps_call(steps, now=now))
@@ -155,10 +155,10 @@ class FlowStore:
         )
 
     def seal(self, step: str, chunks: int, *, now: int | None = None) -> str:
-        """Declare that a map is complete, because all of its `chunks` chunks are enqueued.
+        """Record that a map is complete: all of its `chunks` chunks are enqueued.
 
-        Returns 'ok', 'closed', 'sealed' (it was sealed before with another number of chunks) or 'other' (another number
-        of chunks is reserved). Then announce 'look', so that a drainer starts the steps that became ready.
+        Returns 'ok', 'closed', 'sealed' (the map was already sealed with another number of chunks) or 'other' (another
+        number of chunks is reserved). After this call, send the signal 'look', so that a drainer starts ready steps.
         """
         return self._ask(self.seal_call(step, chunks, now=now))
 
@@ -173,7 +173,7 @@ class FlowStore:
     ) -> Applied:
         """Apply up to 1,000 changes with up to 2,000 done members.
 
-        Changes for another run of the flow are ignored, and so are ends that happened before a member's retry.
+        Changes for another run of the flow are ignored. Failures from before a member's retry are also ignored.
 
         Args:
             source: `q` and the queue from which the changes were read, or `f` and a flow.
@@ -197,10 +197,11 @@ class FlowStore:
         )
 
     def page(self, step: str, what: str, cursor: int = 0, limit: int = PER_CHUNK) -> MemberPage:
-        """Return numbers of members that are `live` (not ended, or retried) or `failed` (ended, not done).
+        """Return a page of member numbers. An empty page isn't always the last page.
 
-        `revive` selects `failed` members that the latest retry hasn't reached. An empty page isn't always the last
-        page.
+        Args:
+            what: `live` selects members that will still end, and `failed` members that ended without success. `revive`
+                selects `failed` members that the latest retry hasn't reached.
         """
         reply = self._ask(self._call("page", (step, what, cursor, limit), list))
         return MemberPage(tuple(map(int, reply[1:])), int(reply[0]))
@@ -222,7 +223,7 @@ class FlowStore:
         Args:
             stamp: Stamp of the item that requests the retry.
             cursor: Failed members with smaller numbers have been revived.
-            mark: An outbox entry of the step's queue. Ends before this entry don't end the new run.
+            mark: An outbox entry of the step's queue. Failures in earlier entries don't affect the new run.
         """
         args = (self._now(now), self.run_id, step, stamp, cursor, mark, *numbers)
         return self._ask(self._call("retried", args, lambda reply: int(reply[0])))
@@ -259,11 +260,11 @@ class FlowStore:
         return Member(self.flow, step, number, self.run_id)
 
     def set_life(self, parent: str, stamp: int, life_ms: int) -> str:
-        """Set how long a flow is stored before it begins. Returns 'ok', 'older' or 'other'; see lua/flow/life.lua.
+        """Set how long a sub-flow is kept before it begins. Returns 'ok', 'older' or 'other'; see lua/flow/life.lua.
 
         Args:
-            parent: The parent's `flow.run_id.step` that runs the flow.
-            stamp: Stamp of the parent's item that requests this.
+            parent: The parent's step, as `flow.run_id.step`.
+            stamp: Stamp of the parent's pending item. The call with the highest stamp wins.
         """
         return self._ask(
             self._call("life", (parent, stamp, life_ms), lambda reply: _text(reply[0]))

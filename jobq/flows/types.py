@@ -66,14 +66,14 @@ class StoredFlow(NamedTuple):
 
 
 class FlowChange(NamedTuple):
-    """One change of a flow, for `FlowStore.apply`.
+    """A change to a flow, for `FlowStore.apply`.
 
     Attributes:
         kind: `done`, `dead` or `cancelled` for a member, `signal` or `retry` for a step, or `begin`, `cancel` or `look`
             for the flow.
         detail: The result of a done member, the value of a signal, or the reason why a member is dead; else None.
-        entry: Id of the change's outbox entry, or ''. It prevents applying the change twice, or after a retry.
-        members: Numbers of several done members without results, instead of `number`.
+        entry: Id of the change's outbox entry, or ''. The flow uses the id to ignore repeated and outdated changes.
+        members: Numbers of several done members without results; replaces `number`.
     """
 
     kind: str
@@ -88,10 +88,10 @@ class TodoItem(NamedTuple):
     """An item that a flow must send, such as a message of a step.
 
     Attributes:
-        again: Whether the item was returned before, so that another drainer may have sent it.
+        again: Whether an earlier call returned the item. If so, another process may have sent the item.
         stamp: Number that identifies the item; pass it to `FlowStore.sent`.
-        step: Name of the step; '' for a report to the parent flow or to sub-flows that haven't begun. In a report to
-            the parent, `source` is the parent's `flow.run_id.step`, and `options` is this flow's state.
+        step: Name of the step; '' for an item about the whole flow. If the item is for the parent flow, `source` is the
+            parent's `flow.run_id.step`, and `options` is this flow's state.
     """
 
     step: str
@@ -138,7 +138,7 @@ class Reserved(NamedTuple):
 
 
 class MemberPage(NamedTuple):
-    """A page with numbers of members, and the start of the next page; -1 on the last page."""
+    """A page of member numbers. `cursor` is the start of the next page; -1 on the last page."""
 
     numbers: tuple[int, ...]
     cursor: int

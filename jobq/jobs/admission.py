@@ -55,9 +55,9 @@ class JobLimit(Protocol):
 
 
 class HoldingTable(Protocol):
-    """Shared memory that lists the slots of limits that a child's jobs hold.
+    """Shared memory that lists the limit slots held by a child's jobs.
 
-    The supervisor renews these slots, and releases them if the child dies.
+    The supervisor renews these slots, and releases the slots if the child dies.
     """
 
     lease_s: float
@@ -81,7 +81,7 @@ class HoldingTable(Protocol):
 
 
 class Holdings:
-    """Holds this process's table of slots; None unless the process is a worker's child."""
+    """Stores this process's table of slots. The table is None outside a worker's child."""
 
     table: HoldingTable | None = None
 
@@ -112,9 +112,9 @@ def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
 
 
 def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]) -> Ending:
-    """Run a call if it passes all its limits; otherwise, return an ending that postpones it.
+    """Run a call if all its limits admit it; otherwise, return an `Ending` that postpones the call.
 
-    If `call` is already an ending, return that ending.
+    If `call` is already an `Ending`, return it.
     """
     if isinstance(call, Ending):
         return call
@@ -128,7 +128,10 @@ def run_admitted(call: Call | Ending, worker: str, run: Callable[[Call], Ending]
 
 
 def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
-    """Acquire all limits of a call and add them to `held`. If the call must wait, return its ending; else None."""
+    """Acquire a permit from each limit of a call, and add the permits to `held`.
+
+    If a limit has no permit, return an `Ending` that postpones the call.
+    """
     before = len(held)
     for limit in call.job.settings.limits:
         try:
@@ -145,7 +148,7 @@ def admit(call: Call, worker: str, held: list[Admitted]) -> Ending | None:
 async def arun_admitted(
     call: Call | Ending, worker: str, run: Callable[[Call], Coroutine[Any, Any, Ending]]
 ) -> Ending:
-    """Run an async job if it passes all its limits; see run_admitted."""
+    """Run an async job if all its limits admit it; see run_admitted."""
     if isinstance(call, Ending):
         return call
     held: list[Admitted] = []

@@ -108,7 +108,7 @@ class _Handler(logging.Handler):
 
 
 class AttemptLogs:
-    """Stores the logs of attempts in one process. Its logging handler is installed only while such attempts run."""
+    """Stores the logs of attempts in one process. The logging handler is installed only while attempts run."""
 
     def __init__(self, store: StoreLog) -> None:
         self._store = store

@@ -50,8 +50,8 @@ class BatchExecutor(Executor):
         """Run calls of one batch job in a copy of the context. Raises the same exceptions as `run`.
 
         Args:
-            take: Called with each call's index and ending, once the ending is known. After an interruption, it may be
-                called again with the same ending.
+            take: Called with the index and `Ending` of each ended call. After an interruption, it may be called again
+                with the same arguments.
             told_to_stop: Returns whether the worker asked the job to stop.
             is_lost: Returns whether a call has lost its lease. The job's function may check this.
         """
@@ -61,13 +61,13 @@ class BatchExecutor(Executor):
         context.run(self._run_calls, calls, take, told_to_stop, is_lost)
 
     def run_together(self, calls: Sequence[Call]) -> list[Ending]:
-        """Run calls of one batch job; return their endings in the same order."""
+        """Run calls of one batch job; return their outcomes in the same order."""
         endings: dict[int, Ending] = {}
         self.run_calls(calls, endings.__setitem__)
         return [endings[position] for position in range(len(calls))]
 
     async def arun_together(self, calls: Sequence[Call]) -> list[Ending]:
-        """Run calls of one async batch job; return their endings in the same order."""
+        """Run calls of one async batch job; return their outcomes in the same order."""
         endings: dict[int, Ending] = {}
         await self.arun_calls(calls, endings.__setitem__)
         return [endings[position] for position in range(len(calls))]
@@ -116,7 +116,7 @@ class BatchExecutor(Executor):
 
 
 class _BatchRun:
-    """One run of a batch job's function, and the endings of its calls."""
+    """Runs a batch job's function once, and reports the outcome of each call."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _BatchRun:
         self._lock, self._is_over = threading.RLock(), False
 
     def add(self, position: int, call: Call | Ending, waits: Ending | None) -> None:
-        """Add a call to the batch. If a limit makes the call wait, deliver the ending `waits` instead."""
+        """Add a call to the batch. If the call must wait, report `waits` as its outcome instead."""
         if waits is not None:
             self._take(position, waits)
         elif isinstance(call, Call):
@@ -146,7 +146,7 @@ class _BatchRun:
             self._positions.append(position)
 
     def run(self) -> None:
-        """Call the function, and then deliver the endings of all calls that are still open."""
+        """Call the function, and then report the outcomes of all calls that are still open."""
         if not self._members:
             return
         context, executor = self._begin(), self._executor
@@ -168,7 +168,7 @@ class _BatchRun:
         self._deliver_rest()
 
     async def arun(self) -> None:
-        """Await the function, and then deliver the endings of all calls that are still open."""
+        """Await the function, and then report the outcomes of all calls that are still open."""
         if not self._members:
             return
         meter = Meter()
@@ -206,7 +206,7 @@ class _BatchRun:
         return BatchContext(self._members[0], self.calls, executor.worker, self._owners)
 
     def _close(self) -> None:
-        """Reject further endings. Then wait for threads that are delivering an ending."""
+        """Reject further outcomes. Then wait for threads that are reporting an outcome."""
         self._is_over = True
         with self._lock:
             pass

@@ -34,7 +34,7 @@ def batch_of(call: Call) -> tuple[str, str | None]:
 
 
 class BatchedCall(Context):
-    """A call that a batch job gets. It has all members of `jobq.Context`, for its own message.
+    """One call of a batch, with the attributes and methods of `jobq.Context` for the call's message.
 
     Attributes:
         args: The positional arguments.
@@ -89,10 +89,10 @@ class BatchContext(Context):
 
 
 class Calls(Sequence[BatchedCall], Generic[P]):
-    """Calls of one job that its function runs together. Each call has its own outcome.
+    """The calls that a batch job's function runs together. Each call has its own outcome.
 
-    When the function returns, open calls end as done. When it raises an exception, they fail. The function's threads
-    may share this object.
+    When the function returns, all open calls are done. When the function raises an exception, all open calls fail.
+    Threads of the function may share this object.
 
     Attributes:
         results: Results of completed calls, by index.
@@ -125,7 +125,7 @@ class Calls(Sequence[BatchedCall], Generic[P]):
         self._end(index, self.results, result)
 
     def fail(self, index: int, error: BaseException) -> None:
-        """End a call as failed, as if the job had raised `error` for this call alone.
+        """Fail one call with `error`. The other calls aren't affected.
 
         The job's rules decide whether the call is retried.
 

@@ -128,7 +128,7 @@ def encode(
     options: Overrides | None = None,
     limit: int = LIMIT,
 ) -> bytes:
-    """Encode one call; raise CodecError, with the remedy, for an argument that JSON can't represent."""
+    """Encode one call as JSON. Raises CodecError if JSON can't represent an argument."""
     kwargs = dict(kwargs) if kwargs else {}
     _check_arguments(job, args, kwargs, ())
     return _content(
@@ -208,7 +208,7 @@ class CallEncoder:
 
 
 def remembered(content: bytes, remember_ms: int, limit: int = LIMIT) -> bytes:
-    """Add to a call how long its outcome is kept; raise CodecError if the call becomes too long."""
+    """Add the outcome's retention time to a call; raise CodecError if the call becomes too long."""
     if not remember_ms:
         return content
     content = REMEMBER % remember_ms + content[1:]

@@ -59,7 +59,7 @@ class Call(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A decoded message, ready to run.
 
     Attributes:
-        sealed: Whether its results and reasons must be sealed.
+        sealed: Whether to sign or encrypt the call's result and errors.
     """
 
     job: Job[..., Any]
@@ -111,7 +111,7 @@ class JobLines(Protocol):
 
 
 class Context:
-    """The running attempt of a message: its facts, and calls that report to the server."""
+    """The running attempt of a message, with methods that report to the server."""
 
     __slots__ = (
         "_call",

@@ -1,4 +1,4 @@
-"""The argument of `@job(on_dead=…)` functions, and the messages that call them."""
+"""The argument of `@job(on_dead=…)` functions, and the messages for which workers run these functions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FindDead = Callable[[str, str, Lease], DeadMessage | None]
 
 
 class DeadCall(msgspec.Struct, frozen=True):
-    """The call of a dead message, and how it died. Times are epoch ms.
+    """A call whose message was dead-lettered. Times are in epoch ms.
 
     Attributes:
         attempts: Number of attempts.
-        crashes: Number of these attempts whose process died.
+        crashes: Number of attempts whose process died.
         reason: The last error with its traceback, or how the process died.
     """
 

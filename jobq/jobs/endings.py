@@ -1,7 +1,6 @@
-"""Makes the endings of failed attempts, and of messages that no job here can run.
+"""Creates and logs an `Ending` for each failed attempt, and for each message that this process can't run.
 
-An ending has the outcome, the reason of a dead message, the event's columns and the result to store. Each ending is
-logged.
+An `Ending` has the outcome, the reason why a message is dead, the event's columns and the result to store.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class UnknownJobs:
     for_s: float = 900.0
 
     def wait_s(self, times: int) -> float | None:
-        """Return the wait after `times` earlier waits; None if the message must be dead-lettered instead."""
+        """Return the next wait in seconds after `times` retries; None if the message must be dead-lettered."""
         waited = 0.0
         for number in range(times):
             waited += self._wait_s(number)
@@ -70,7 +69,7 @@ def failed_ending(
     stops: Stops,
     traced: bool = True,
 ) -> Ending:
-    """Return the ending of an attempt that raised `error`. If the job's rules also fail, the default policy decides.
+    """Return the `Ending` of an attempt that raised `error`. If the job's rules also fail, the default policy decides.
 
     Args:
         stops: Returns whether an error interrupts the attempt; such an error is raised.
@@ -204,7 +203,7 @@ def _log_failure(
 
 
 class Unrunnable:
-    """Makes the endings of messages that this process can't run, for example because their job isn't registered."""
+    """Creates an `Ending` for each message that this process can't run, such as a message of an unregistered job."""
 
     def __init__(self, worker: str, rules: UnknownJobs) -> None:
         self._worker, self._rules = worker, rules
@@ -218,10 +217,9 @@ class Unrunnable:
         why: str,
         headers: Mapping[str, str] | None = None,
     ) -> Ending:
-        """Return the ending of a message whose job or envelope version isn't known here.
+        """Return an `Ending` for a message whose job or envelope version this process doesn't know.
 
-        The message is retried for a while, because workers of a newer release may know it; after that, it is
-        dead-lettered.
+        The message is retried for a while, because workers of a newer release may run it. Then it is dead-lettered.
         """
         record = self._record(message, name, "jobq.errors.JobNotFoundError", headers or {})
         wait_s = self._rules.wait_s(message.unknowns)
@@ -277,12 +275,12 @@ class Unrunnable:
         )  # fmt: skip
 
     def nothing(self, message: Message) -> Ending:
-        """Return the ending `done` for a message that calls on_dead, if there is no function to call."""
+        """Return an `Ending` with the outcome `done` for an on_dead message, if there is no function to call."""
         record = self._record(message, "jobq.on_dead", "", {})
         return Ending(mid=message.mid, token=message.token, record=record)
 
     def broken(self, queue: str, message: Message, error: Exception) -> Ending:
-        """Return the ending of a message that couldn't be read because of an unexpected error.
+        """Return an `Ending` for a message that couldn't be read because of an unexpected error.
 
         The message is retried for a while, and then dead-lettered.
         """
@@ -297,7 +295,7 @@ class Unrunnable:
         return Ending(outcome="unknown", backoff=wait_s, **ending)
 
     def unreadable(self, queue: str, message: Message, why: str) -> Ending:
-        """Return the ending `dead` for a message that can't be decoded."""
+        """Return an `Ending` that dead-letters an undecodable message."""
         record = self._record(message, "", "jobq.errors.CodecError", {})
         return self._dead(queue, message, why, record)
 

@@ -103,7 +103,7 @@ class RunHooks(NamedTuple):
 
     Attributes:
         soft_timeout: Returns a context manager that raises JobTimeout in a sync job after the given seconds.
-        lease_deadline: Returns when the lease of the running message ends, in seconds of CLOCK_BOOTTIME.
+        lease_deadline: Returns the end of the running message's lease, in seconds of CLOCK_BOOTTIME.
         checkpoint: Stores and reads the checkpoints of jobs.
         attempt_logs: Stores the logs of jobs that declare keep_logs.
         find_dead: Finds the dead message for which on_dead must be called.
@@ -113,7 +113,7 @@ class RunHooks(NamedTuple):
         log: Logs starts and ends.
         built_in: Jobs that can run although they aren't in the registry, by name.
         tracebacks: Whether to log and store the tracebacks of failed attempts.
-        counted: Whether endings contain run times and CPU times.
+        counted: Whether to report run times and CPU times.
     """
 
     soft_timeout: SoftTimeout | None = None
@@ -132,11 +132,11 @@ class RunHooks(NamedTuple):
 
 
 class Executor:
-    """Runs jobs of one registry in one child.
+    """Runs jobs of one registry in one child process.
 
     Attributes:
         worker: The worker's name in events.
-        seal: Opens and seals calls; None if calls aren't sealed.
+        seal: Keys for signed or encrypted calls; None if the process has no keys.
         unknown_jobs: How long messages of unregistered jobs are retried.
     """
 
@@ -168,7 +168,7 @@ class Executor:
         self._runs = 0
 
     def resolve(self, queue: str, message: Message) -> Call | Ending:
-        """Return the call in a message, or its ending if it is unreadable or its job isn't registered here.
+        """Return the call in a message. If the message is unreadable or its job is unknown, return an `Ending`.
 
         This never raises an exception.
         """
@@ -222,7 +222,7 @@ class Executor:
             return self._unresolved(queue, message, error)
 
     def _on_dead(self, queue: str, message: Message) -> Call | Ending:
-        """Return the call of on_dead for a dead message; the ending `done` if there is no function to call."""
+        """Return the call of a dead message's on_dead function. If there is no function, return an `Ending`."""
         lease = Lease(message.mid, message.token)
         find = self.hooks.find_dead
         dead = find and find(queue, dead_id_in(message.content), lease)
@@ -251,16 +251,16 @@ class Executor:
         return self._unrunnable.broken(queue, message, error)
 
     def refuse(self, queue: str, message: Message, why: str) -> Ending:
-        """Return the ending `dead` of a message that must not run."""
+        """Return an `Ending` that dead-letters a message instead of running it."""
         return self._unrunnable.unreadable(queue, message, why)
 
     def run(self, call: Call, told_to_stop: Asked | None = None) -> Ending:
-        """Run a sync job, and return its ending.
+        """Run a sync job, and return the attempt's `Ending`.
 
-        The job runs in a copy of the context, so its context variables don't outlive it.
+        The job runs in a copy of the context, so changes to context variables don't outlive the job.
 
         Args:
-            told_to_stop: Returns whether the worker stopped the job. If it didn't, a JobAborted counts as a failure.
+            told_to_stop: Returns whether the worker stopped the job. Otherwise, a JobAborted error is a failure.
         """
         context = copy_context()
         if self._copies_decimal:
@@ -278,7 +278,7 @@ class Executor:
         """Run a sync job.
 
         Args:
-            admitted: Whether the job has already passed its limits.
+            admitted: Whether the job's limits have already admitted the call.
             logged: Whether this attempt already has a log.
         """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
@@ -336,11 +336,11 @@ class Executor:
         admitted: bool = False,
         logged: bool = False,
     ) -> Ending:
-        """Run an async job on this thread's event loop, concurrently with other jobs, and return its ending.
+        """Run an async job on this thread's event loop, concurrently with other jobs. Return the attempt's `Ending`.
 
         Args:
-            told_to_stop: See `run`. This also applies to cancellation, so a job that cancels itself fails.
-            admitted: Whether the job has already passed its limits.
+            told_to_stop: See `run`. If the worker didn't stop the job, a CancelledError is also a failure.
+            admitted: Whether the job's limits have already admitted the call.
             logged: Whether this attempt already has a log.
         """
         if not admitted and (call.job.settings.limits or FLOW_HEADER in call.headers):
@@ -388,7 +388,7 @@ class Executor:
         return self.sealed(call, ending) if call.sealed else ending
 
     def context_of(self, call: Call, kind: type[C] = Context) -> C:  # type: ignore[assignment]
-        """Return the context of a running job. Its reports are sealed if its call is sealed."""
+        """Return the context of a running job. If the call is sealed, the job's reports are also sealed."""
         hooks = self.hooks
         report, keep = hooks.report_progress, hooks.checkpoint
         if call.sealed:
@@ -401,7 +401,7 @@ class Executor:
             decimal.setcontext(decimal.getcontext().copy())
 
     def _filled(self, call: Call) -> Call | Ending:
-        """Insert results of steps into the arguments of a call. Return an ending instead if they aren't available."""
+        """Insert results of steps into a call's arguments. If results aren't available, return an `Ending`."""
         try:
             whole = (
                 filled(call, self.worker, self.hooks.fill_inputs) if _takes_results(call) else call

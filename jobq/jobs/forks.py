@@ -1,4 +1,4 @@
-"""A process that user code forked ends when it returns to jobq, because only its parent may continue."""
+"""Ends forked processes that return from user code to jobq. Only the parent process may continue."""
 
 from __future__ import annotations
 

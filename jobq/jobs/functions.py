@@ -25,7 +25,7 @@ _OWN_LOOP = (
 
 
 def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an async function for a plain wrapper of an async function. Other functions are returned unchanged."""
+    """Convert a sync wrapper of an async function into an async function. Return other functions unchanged."""
     if inspect.iscoroutinefunction(function) or not inspect.iscoroutinefunction(
         inspect.unwrap(function)
     ):

@@ -158,7 +158,7 @@ class Job(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def _one_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function that defines the parameters and annotations of one call."""
+        """Return a function with the signature of one call. Batch jobs override this method."""
         return function
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
@@ -592,9 +592,9 @@ async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T
 
 
 def _positional(signature: inspect.Signature) -> tuple[int, int]:
-    """Return the minimum and maximum number of positional arguments that the function always accepts.
+    """Return the minimum and maximum number of arguments in a call that has only positional arguments.
 
-    If no number is always accepted, the minimum is larger than the maximum.
+    If such a call is impossible, the minimum is larger than the maximum.
     """
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -1,4 +1,4 @@
-"""The interface through which a running member adds steps to its flow. A higher layer implements it."""
+"""The interface through which a running job adds steps to its flow. `jobq.flows` implements the interface."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ class Options(TypedDict, total=False):
         at: Earliest start time: a datetime, or seconds since 1970.
         unique: Reject a call while an equal call waits or runs. True compares all arguments, and names select arguments
             to compare. With a function of the arguments, its results are compared.
-        until: When another call is accepted, with `unique` or `mid`: "done", "start", or how long after the run.
+        until: With `unique` or `mid`, reject duplicates until the run's "start", until the run is "done", or for a
+            duration after the run.
         on_conflict: How to handle a rejected call with `unique` or `mid`. "skip" it, "raise" DuplicateError, "replace"
             the waiting call, or "requeue" it as new.
         debounce: Run this long after the last equal call.
@@ -83,7 +84,7 @@ class Options(TypedDict, total=False):
         timeout: Stop an attempt after this long, by raising an exception in the job.
         hard_timeout: Kill the process of an attempt after this long.
         result_ttl: Keep the job's result for this long; None doesn't keep it.
-        remember: Remember the message's end for this long, for `Receipt.state`. With `result_ttl`, the longer time
+        remember: Keep the message's outcome for this long, for `Receipt.state`. With `result_ttl`, the longer time
             counts.
     """
 
@@ -159,7 +160,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def remember_s(self) -> float | None:
-        """How long the message's outcome, with any result, is kept; None if it isn't kept."""
+        """How long the message's outcome and result are kept; None if they aren't kept."""
         return max(self.remember or 0, self.result_ttl or 0) or None
 
     @property

@@ -1,4 +1,4 @@
-"""The calls of receipts, as steps for threads and for event loops; see `jobq.client.steps`.
+"""Implements the methods of receipts, for threads and for event loops; see `jobq.client.steps`.
 
 A program that uses only the mids of receipts never loads this module.
 """
@@ -109,8 +109,8 @@ def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
 def state(receipt: Receipt[Any]) -> Steps[State]:
     """Return the message's public state.
 
-    The state of a live message follows from its status. Otherwise, it follows from the stored end or the dead message,
-    whichever is later.
+    The status of a live message determines the state. Otherwise, the latest record does: the stored outcome or the dead
+    message.
     """
     known = yield from _status(receipt)
     return (yield from _state(receipt, known))
@@ -272,9 +272,9 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
 
 
 def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
-    """Return whether this end was stored before a revival, or before another message got the same mid.
+    """Return whether a stored outcome is older than the message's revival, or belongs to an earlier message.
 
-    Only the ends of cancelled and failed messages can be that old.
+    Only outcomes of cancelled and failed messages can be that old.
     """
     if not content.startswith((CANCELLED, b'{"error"')):
         return False

@@ -33,8 +33,8 @@ Kind = TypeVar("Kind")
 class Registry:
     """Jobs by name, and middleware for these jobs only.
 
-    The middleware of `around`, by default that of the process, runs around this middleware. `Registry(Middlewares())`
-    doesn't use the middleware of the process.
+    `around` is the outer middleware. By default, it is the middleware of the process. `Registry(Middlewares())` has no
+    outer middleware.
     """
 
     #: The registries of this process.
@@ -308,7 +308,7 @@ def _anything(*args: Any, **kwargs: Any) -> None:
 
 
 def job_name(function: Callable[..., Any]) -> str:
-    """Return a function's job name, `module.function`. In a script, `__main__` becomes the name for --import."""
+    """Return a function's job name, `module.function`. In a script, the script's name replaces `__main__`."""
     module = function.__module__
     if module == "__main__":
         module = _main_module()

@@ -1,8 +1,8 @@
-"""Results: the receipt that enqueue returns, and the stored form of a message's end.
+"""Results: the receipt that enqueue returns, and the stored form of a message's outcome.
 
-A stored end is `{"ok": value}`, `{"error": text, "type": class name}` for a dead or expired message, or `{"end": "done"
-or "cancelled"}` for a message without a result. Each has the number of the last `attempt`, and the time `at` in epoch
-ms. Errors are returned as text, because their classes aren't imported.
+A stored outcome is `{"ok": value}`, `{"error": text, "type": class name}` for a dead or expired message, or `{"end":
+"done" or "cancelled"}` for a message without a result. Each outcome has the number of the last `attempt`, and the time
+`at` in epoch ms. An error is stored as text, because readers don't import its class.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def encode_result(value: Any, job: str, mid: str = "") -> bytes:
 
 
 def encode_failure(summary: str, kind: str) -> bytes:
-    """Return the stored end of a failed message, which explains why there is no result."""
+    """Encode the error of a failed message, which is stored instead of a result."""
     return encode_plain({"error": summary, "type": kind}, "the failure")
 
 
@@ -62,9 +62,9 @@ def ended(record: bytes, attempt: int) -> bytes:
 
 
 def opened_end(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
-    """Decrypt or verify the stored end of a message; raise CodecError if it isn't trusted."""
+    """Decrypt or verify the stored outcome of a message; raise CodecError if the outcome isn't trusted."""
     if content.startswith(CANCELLED):
-        # Scripts write this end, and they have no key to seal it.
+        # Scripts store this outcome, and scripts have no key.
         return content
     return opened(seal and seal.of("result"), queue, mid, content)
 
@@ -149,12 +149,12 @@ class Receipt(Generic[R]):
         return known
 
     async def astate(self) -> State:
-        """Return the state like `state`, using the event loop's own connection."""
+        """Return the message's state, using the event loop's own connection; see `state`."""
         known: State = await self._arun(_calls().state(self))
         return known
 
     async def astatus(self) -> Status:
-        """Return the status like `status`, using the event loop's own connection."""
+        """Return the message's status, using the event loop's own connection; see `status`."""
         known: Status = await self._arun(_calls().status(self))
         return known
 
@@ -166,7 +166,7 @@ class Receipt(Generic[R]):
         return bool(self._run(_calls().cancel(self)))
 
     async def acancel(self) -> bool:
-        """Cancel the message like `cancel`, using the event loop's own connection."""
+        """Cancel the message, using the event loop's own connection; see `cancel`."""
         return bool(await self._arun(_calls().cancel(self)))
 
     def revive(self) -> bool:
@@ -174,7 +174,7 @@ class Receipt(Generic[R]):
         return bool(self._run(_calls().revive(self)))
 
     async def arevive(self) -> bool:
-        """Revive the message like `revive`, on the event loop's own connection."""
+        """Revive the message, using the event loop's own connection; see `revive`."""
         return bool(await self._arun(_calls().revive(self)))
 
     def result(self, timeout: Duration | None = None) -> R:
@@ -189,7 +189,7 @@ class Receipt(Generic[R]):
         return self._decoded(self._run(_calls().result(self, timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        """Return the result like `result`, on the event loop's own connections. Cancelling ends the wait."""
+        """Return the result, using the event loop's own connections; see `result`. Cancelling ends the wait."""
         return self._decoded(await self._arun(_calls().result(self, timeout)))
 
     def _run(self, steps: Any) -> Any:

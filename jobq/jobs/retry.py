@@ -82,7 +82,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Listed:
-    """Wait for the listed times before the retries, and give up after the last wait."""
+    """Wait the listed number of seconds before each retry, and give up after the last wait."""
 
     waits: tuple[float, ...]
 
@@ -133,7 +133,7 @@ def listed(waits: Sequence[Duration]) -> Listed:
 
 
 def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
-    """Return the policy's wait in seconds, 0 to ten years; None to give up. Raises ConfigError if it is invalid."""
+    """Return the policy's wait in seconds, at most ten years; None to give up. Raises ConfigError for other values."""
     answer = policy(failures, error)
     if answer is None:
         return None
@@ -218,7 +218,7 @@ class Rules:
         return self._by_policy(failures, error)
 
     def by_count(self, failures: int, error: BaseException) -> Decision:
-        """Return the decision if `decide` raised an error. It depends only on `retries` and the default policy."""
+        """Decide by `retries` and the default policy only. Call this if `decide` raised an error."""
         if failures > self.retries:
             return Decision("dead", why=f"attempt {failures} of {self.retries + 1}")
         return Decision("retry", DEFAULT_POLICY(failures, error))
@@ -233,9 +233,9 @@ class Rules:
 
 
 def checked(decision: Decision) -> Decision:
-    """Check a decision of the job or middleware, and limit its wait.
+    """Check a decision of the job or middleware, and limit its `after_s` to ten years.
 
-    Raises ConfigError or ValueError if it is invalid.
+    Raises ConfigError or ValueError if the decision is invalid.
     """
     if decision.outcome not in get_args(AfterError):
         raise ConfigError(
@@ -245,7 +245,7 @@ def checked(decision: Decision) -> Decision:
 
 
 def matches(wanted: ErrorFilter, error: BaseException) -> bool:
-    """Return whether `error` is an instance of these classes, or whether the function accepts it."""
+    """Return whether an error matches a filter, which is a class, a tuple of classes or a function."""
     if isinstance(wanted, type | tuple):
         return isinstance(error, wanted)
     return bool(wanted(error))

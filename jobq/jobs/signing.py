@@ -1,8 +1,9 @@
 """Signs (HMAC-SHA-256) or encrypts (AES-256-GCM) calls, results and other texts for one queue, mid and purpose.
 
 Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the unchanged call. Encrypted: ``jobq-e1 <key id>`` LF, 12 bytes
-of salt, 12 of nonce, then AES-GCM's text with its tag (docs/operating/security.md). A call's `remember_ms`, which
-scripts read, follows the key id. A seal is checked before the call is parsed. Invalid bytes raise only CodecError.
+of salt, a nonce of 12 bytes, then the AES-GCM ciphertext and tag (docs/operating/security.md). A call's `remember_ms`,
+which scripts read, follows the key id. The signature is checked before the call is parsed. Invalid bytes raise only
+CodecError.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class Seal:
         return _seal(self.settings, purpose)
 
     def close_call(self, queue: str, mid: str, call: bytes, due_ms: float = 0) -> bytes:
-        """Seal an encoded call for `queue` and `mid`. It can't be opened for another queue or mid.
+        """Seal an encoded call for `queue` and `mid`. The sealed call is invalid for another queue or mid.
 
-        The call may run until `valid_s` after its due time. Without `due_ms`, the due time is now.
+        The call expires `valid_s` seconds after its due time. Without `due_ms`, the due time is now.
         """
         not_after = int(max(due_ms, wall.ms()) + self.settings.valid_s * 1000)
         nonce = os.urandom(6).hex().encode()
@@ -93,7 +94,7 @@ class Seal:
         return self._signed(queue, mid, content, key_id)
 
     def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
-        """Seal a text like `close`, and return it as text."""
+        """Seal a text, and return the sealed text; see `close`."""
         sealed = self.close(queue, mid, text.encode(), like)
         if not self._encrypts:
             return sealed.decode()
@@ -194,17 +195,17 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 
 
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Decrypt or verify a progress report or a reason for people. If that fails, return the error in parentheses.
+    """Decrypt or verify a progress report or an error for display. If that fails, return the failure in parentheses.
 
-    Texts without a seal are returned unchanged. jobq writes such texts, for example, after a worker died, but anyone
-    can write them without a key. The data of a progress report is left out.
+    Texts without a seal are returned unchanged. For example, jobq stores such a text after a worker died, but anyone
+    can store one without a key. The data of a progress report is left out.
     """
     shown = opened_text(seal, purpose, queue, mid, text)
     return shown_progress(shown) if purpose == "progress" else shown
 
 
 def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Decrypt or verify a text, as shown_text does, but keep the data of a progress report."""
+    """Decrypt or verify a text, as shown_text does, but include the data of a progress report."""
     if not text.startswith(MARK.decode()):
         return text
     if seal is None:
@@ -242,8 +243,8 @@ def key_id_of(sealed: bytes) -> bytes:
 def _bound(mark: bytes, key_id: bytes, queue: str, mid: str, shown: bytes = b"") -> bytes:
     """Return the additional data that the signature or encryption of a message protects.
 
-    Each part is preceded by its length, so that the parts are unambiguous. The queue's name has no partition, because
-    the producer can't know which partition accepts a message.
+    Each part is preceded by its length, so that the parts are unambiguous. The queue's partition isn't included,
+    because the producer can't know which partition accepts a message.
     """
     base = base_of(queue).encode("utf-8", "replace")
     parts = [mark, key_id, base, mid.encode("utf-8", "replace")]

@@ -1,4 +1,4 @@
-"""The public states of messages, for the users of programs that enqueue jobs."""
+"""The public states of messages, which applications can show to their users."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def live_state(status: Status, progress: Progress | None = None, traceback: str 
 
 
 def ended_state(record: Any) -> State:
-    """Convert a stored end to a state; return `unknown` without a stored end."""
+    """Convert a stored outcome to a state. Return `unknown` if no outcome is stored."""
     if not isinstance(record, dict):
         return State("unknown", error=UNKNOWN_TEXT)
     word: StateWord = "done"

@@ -1,4 +1,4 @@
-"""The job of timers. A timer is a delayed message of this job; a flow waits for the message's end."""
+"""The job of a flow's timers. A timer is a delayed message; after the message is done, the flow continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobq.jobs.registry import Registry, job
 
 
 def _elapsed() -> None:
-    """Return immediately, because a flow only waits for the end of the timer's message."""
+    """Do nothing: the flow continues after the timer's message is done."""
 
 
 #: Every worker can run this job, whatever modules it imports.

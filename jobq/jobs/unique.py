@@ -55,7 +55,7 @@ class Unique:
         self._pick = self._checked_pick(unique)
 
     def mid(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the mid of a call whose arguments were checked; raise ConfigError if they can't be compared."""
+        """Return the mid of a call with checked arguments. Raises ConfigError if JSON can't represent an argument."""
         try:
             value = self._value(args, kwargs)
             check(value, f"unique of {self._job}")
@@ -72,7 +72,7 @@ class Unique:
         return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Describe a call by its compared values in errors, such as `send=7`."""
+        """Return a text that identifies a call in errors, such as `send=7`."""
         value = self._value(args, kwargs)
         values = value.values() if isinstance(value, dict) else [value]
         text = ",".join([_encode(value).decode() for value in values])

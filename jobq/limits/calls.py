@@ -86,11 +86,11 @@ class SharedLimit:
     rank = 1
 
     def admit(self, call: Call, worker: str) -> Admitted:
-        """Acquire the limit for a starting job."""
+        """Request permission to start a job."""
         raise NotImplementedError
 
     async def aadmit(self, call: Call, worker: str) -> Admitted:
-        """Acquire the limit without blocking the event loop; see `admit`."""
+        """Request permission without blocking the event loop; see `admit`."""
         raise NotImplementedError
 
     @property

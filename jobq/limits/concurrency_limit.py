@@ -256,7 +256,7 @@ class ConcurrencyLimit(SharedLimit):
 
     @property
     def declaration(self) -> str:
-        """The maximum number of slots: `50`."""
+        """The maximum number of slots as text, such as `50`."""
         return str(self.max_slots)
 
     @property

@@ -69,7 +69,7 @@ def limit_names(client: Client) -> list[str]:
 
 
 def limit_facts(client: Client, names: Sequence[str] | None = None) -> list[LimitRecord]:
-    """Return the facts of these limits, or of all limits, sorted by name. An unreadable limit has the rule DAMAGED."""
+    """Return the named limits, or all limits, sorted by name. An unreadable limit has the rule DAMAGED."""
     wanted = limit_names(client) if names is None else sorted(names)
     if not wanted:
         return []
@@ -216,7 +216,7 @@ def _is_time(value: bytes) -> bool:
 
 
 def _ring(client: Client, key: str) -> str:
-    """Check that the list at `key` has times of starts, latest first; return the violated rule, or ''."""
+    """Check that a limit's start times are sorted, latest first; return the violated rule, or ''."""
     at = 0  # pages overlap by one entry
     while page := client.command("LRANGE", key, at, at + PAGE):
         if not all(map(_is_time, page)):

@@ -19,7 +19,7 @@ _DECODER = msgspec.json.Decoder(HolderEntry)
 
 
 class SlotKeeper:
-    """Renews the slots of jobs, up to 500 slots per call, and returns the slots of dead children to their limits."""
+    """Renews the slots of jobs, up to 500 slots per call, and releases the slots of dead children."""
 
     def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
         """Renew slots; return for each whether it is still held, or None if it could not be renewed."""
@@ -38,7 +38,7 @@ class SlotKeeper:
         return [kept.get(holder.token) for holder in holders]
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Return the slots to their limits."""
+        """Release the slots."""
         for entry in entries:
             holder = _DECODER.decode(entry)
             calls = LimitCalls(holder.name, str(holder.most), client)

@@ -2,8 +2,8 @@
 
 =================  =======================================================================
 ring               list: times of the latest starts, epoch ms, newest first; expires when they no longer count
-state              hash: hold, hold_ms, advice (the latest turn); for a rate above 10,000 also moment, started_at,
-                   idle_at; for slots lease_ms, the longest lease; expires when it no longer matters
+state              hash: hold, hold_ms, advice (latest start time suggested to a caller); for a rate above 10,000 also
+                   moment, started_at, idle_at; for slots lease_ms, the longest lease; expires when it no longer matters
 settings           hash: most, span_ms, as set on the server; never expires
 holders            sorted set, token -> end of its lease, epoch ms; expires after a lease
 call:<caller>      string: number and reply of the caller's latest start; expires after 10 min
@@ -58,7 +58,7 @@ def within(namespace: str = "jobq", *, repairing: bool = False) -> list[str]:
 
 
 def reading(namespace: str = "jobq") -> list[str]:
-    """Return ACL rules that let a user also read all limits."""
+    """Return additional ACL rules for a user who may read all limits."""
     needed = [*READING, *sorted({*commands(load("limit", "look")), *_CHECKS})]
     names = f"%R~{literal(limit_names(namespace))}"
     return [

@@ -34,8 +34,8 @@ class Grant:
         """Create a grant.
 
         Args:
-            counted: For an allowed start, whether the server counted it. For a rejected start, False if a hold is the
-                reason.
+            counted: Whether the server counted an allowed start. For a rejected start: False if the limit is on hold,
+                True if the rate is used up.
         """
         self._limit, self.cost, self.granted, self.rate = limit, cost, granted, rate
         self.retry_after, self.started_ms, self.counted = retry_after, started_ms, counted
@@ -58,14 +58,14 @@ class Grant:
         await self._limit.calls.aio.perform(self._adjust_steps(used))
 
     def undo(self) -> None:
-        """Give the whole cost back to the limit, because nothing started."""
+        """Cancel the grant, so that the limit no longer counts its cost."""
         try:
             self.adjust(0)
         except JobqError as error:
             self._log_unused(error)
 
     async def aundo(self) -> None:
-        """Give the whole cost back to the limit without blocking the event loop; see `undo`."""
+        """Cancel the grant without blocking the event loop; see `undo`."""
         try:
             await self.aadjust(0)
         except JobqError as error:
@@ -205,7 +205,7 @@ class RateLimit(SharedLimit):
         return await self.calls.aio.perform(self._turn_steps())
 
     def _turn_steps(self) -> Steps[Grant]:
-        """Count a start for a job, or return a grant that contains the waiting time."""
+        """Request a job's start. If the start is rejected, the grant contains the waiting time."""
         return (yield from self._acquire_steps(1, MAX_TURN_S))
 
     def _wait_steps(self, timeout: Duration | None, cost: int) -> Steps[Grant]:
@@ -220,9 +220,10 @@ class RateLimit(SharedLimit):
             yield Nap(grant.retry_after)
 
     def _acquire_steps(self, cost: int, patience_s: float, now: int | None = None) -> Steps[Grant]:
-        """Try to count a start.
+        """Request a start.
 
-        If it isn't allowed now and the caller can wait `patience_s`, the grant contains the waiting time.
+        If the start is rejected, the grant contains the waiting time: until the caller's turn, or until the next free
+        start if `patience_s` is 0.
         """
         if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
             raise ConfigError(

@@ -51,7 +51,7 @@ class RelayOptions:
     """Settings of a relay.
 
     Attributes:
-        dedupe_s: For how many seconds after a message is done the server rejects its mid.
+        dedupe_s: Seconds for which the server rejects the mid of a done message.
         poll_s: Seconds between two reads of the table.
         limit: Maximum number of rows per batch.
         count_s: Seconds between two counts of waiting rows, for metrics; 0 turns counting off.
@@ -233,8 +233,8 @@ class Relay:
     ) -> Iterator[int]:
         """Send rows with the same options in one call.
 
-        If the server rejects the call, send each row in a separate call. If only the waiting line of one key is full,
-        do this only for rows with that key. Rows that some partitions accepted aren't sent again.
+        If the server rejects the call, send each row in a separate call. If only one key has too many waiting messages,
+        do this only for rows with that key. Accepted rows aren't sent again.
         """
         left = [row for row in rows if _line(row) not in self._stopped]
         while left:

@@ -116,11 +116,10 @@ class StoredRow:
     def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:
         """Return the options for `Queue.enqueue_many`, without the key.
 
-        A delay starts when the program writes the row, so the time since then is subtracted.
+        A delay starts when the program writes the row, so the row's age is subtracted.
 
         Args:
-            dedupe_s: For how many seconds after the message is done the server rejects its mid, if the mid was
-                generated for this row.
+            dedupe_s: Seconds for which the server rejects the mid of a done message. Only generated mids use this.
         """
         given = self.options
         passed_s = max(0.0, (now - self.created_at) / 1000)

@@ -65,7 +65,7 @@ class Backlog(NamedTuple):
 
 
 class OutboxTable(ABC):
-    """The tables of the outbox in one database."""
+    """Reads and writes the outbox tables of one database."""
 
     dialect: str
     #: Placeholder of a value in statements.

@@ -124,7 +124,7 @@ def kind_of(session: Any) -> Kind:
 
 
 def execute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """Execute a statement once for each mapping in `values`, which fills its `:name` placeholders.
+    """Execute a statement once for each mapping in `values`. The mapping fills the `:name` placeholders.
 
     Return the number of changed rows.
     """

@@ -86,7 +86,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return zlib.crc32(f"{queue}/{self.name}".encode()) % self.spread_ms if self.spread_ms else 0
 
     def tick(self, at_ms: int, missed: int) -> Tick:
-        """Return the facts about a tick that its job reads in `current().tick`."""
+        """Return the `Tick` that a scheduled job reads as `current().tick`."""
         return Tick(self.name, at_ms, missed, self.zone, self.rule)
 
     def mid(self, tick_ms: int) -> str:
@@ -135,13 +135,13 @@ def owed(schedule: Schedule, last_ms: int, now_ms: int) -> list[Owed]:
 
 
 def following(schedule: Schedule, now_ms: int) -> Iterator[int]:
-    """Return the ticks after a moment, in order."""
+    """Return the ticks after `now_ms`, in order."""
     return schedule.ticks.after(now_ms)
 
 
 @lru_cache(maxsize=2_000)
 def ticks_of(cron: str, every_ms: int, zone: str) -> Ticks:
-    """Return the times of a schedule. Raises ConfigError if they are invalid."""
+    """Return the ticks of a schedule. Raises ConfigError if an argument is invalid."""
     return Cron(cron, zone) if cron else Every(every_ms / 1000)
 
 

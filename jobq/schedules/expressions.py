@@ -141,14 +141,14 @@ class Cron:
                     yield tick
 
     def long_steps(self) -> Iterator[tuple[str, str, int]]:
-        """Yield the text, name and step of each field whose step is so long that the field matches only one value."""
+        """Yield the text, name and step of each field whose step exceeds the field's range, such as `*/90` minutes."""
         for field, (name, _, least, most) in zip(self._spec.parts[1:], _FIELDS, strict=True):
             step = re.fullmatch(r"[^,]+/(\d+)", field)
             if step and int(step[1]) > most - least + 1:
                 yield field, name, int(step[1])
 
     def gaps_on(self, day: date) -> list[datetime]:
-        """Return the times of the expression on `day` that don't exist, because a clock change skips them."""
+        """Return the scheduled times on `day` that a clock change skips."""
         if not self._matches(day):
             return []
         local = (datetime.combine(day, at) for at in self._times)

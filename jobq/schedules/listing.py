@@ -48,7 +48,7 @@ class ScheduleRow(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The schedule's problem. Without a problem, "paused" or ''."""
+        """The schedule's problem. If there is no problem, the state is "paused" or ''."""
         return self.problem or ("paused" if self.paused else "")
 
 
@@ -59,7 +59,7 @@ def late_by(schedule: Schedule, queue: str, last_ms: int, now_ms: int) -> int:
 
 
 def schedule_row(queue: str, name: str, schedules: Schedules) -> ScheduleRow:
-    """Return the facts of one schedule of a queue."""
+    """Return the row for one schedule of a queue."""
     state, text = schedules.ticks.get(name), schedules.definitions.get(name, "")
     base = ScheduleRow(
         queue, name, None, "unreadable" if text else "no definition", _FROM.get(text[:1], ""),
@@ -94,7 +94,7 @@ OVERDUE_MS = 60_000
 
 
 class WorkerCode(NamedTuple):
-    """The jobs, and the schedules of one queue, that the code of a live worker declares; None if unknown."""
+    """Names that a live worker's code declares: all jobs, and the schedules of one queue. None if unknown."""
 
     jobs: frozenset[str] | None
     schedules: frozenset[str] | None
@@ -160,12 +160,12 @@ def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paus
 
 
 def is_undeclared(row: ScheduleRow, known: Sequence[WorkerCode]) -> bool:
-    """Return whether a schedule came from code, but no worker of its queue declares it now.
+    """Return whether the queue's workers no longer declare a schedule that came from code.
 
     If a worker doesn't report its declarations, the schedule counts as undeclared once a tick is overdue.
 
     Args:
-        known: Declared names of the queue's workers.
+        known: The names that each worker of the queue declares.
     """
     if not known or row.schedule is None or row.origin != "code" or row.paused:
         return False
@@ -184,19 +184,19 @@ class ScheduleRecord(JsonRecord):
     """A schedule of a queue, in the form that `jobq schedule list --json` and the JSON API return.
 
     Attributes:
-        job: Name of the job. If the definition can't be read, it is empty, like the fields of the rule.
-        rule: Its cron expression or interval, as people write it.
+        job: Name of the job. If the definition can't be read, the name, `rule`, `cron` and `tz` are empty.
+        rule: The schedule's cron expression or interval, as people write it.
         cron: Empty for an interval.
         every_ms: 0 for a cron expression.
-        tz: The time zone of its expression; `UTC` for an interval.
+        tz: The time zone of the cron expression; `UTC` for an interval.
         origin: `code` or `added`; empty if unknown.
-        state: `paused`, `undeclared`, `unreadable`, `no definition`, `no worker` (no worker serves its queue), `unknown
-            job` (its queue's workers don't know its job) or `queue paused` (ticks are enqueued, but the jobs wait).
-            Empty if its jobs run, or if the list of workers can't be read.
-        next_at: Time of its next tick; null if it has no more ticks.
-        last_at: Time of the last tick that was enqueued; null if there was none.
-        last_mid: The message of the last tick.
-        late_ms: How long its next tick has been overdue, in ms.
+        state: `paused`, `undeclared`, `unreadable`, `no definition`, `no worker` (no worker serves the queue), `unknown
+            job` (the queue's workers don't know the job) or `queue paused` (ticks are enqueued, but the jobs wait).
+            Empty if the jobs run, or if the list of workers can't be read.
+        next_at: Time of the next tick; null if there are no more ticks.
+        last_at: Time of the last enqueued tick; null if there was none.
+        last_mid: Mid of the last tick's message.
+        late_ms: How long the next tick has been overdue, in ms.
         start_at: Earliest time of a tick; null without such a bound.
         end_at: Latest time of a tick; null without such a bound.
         times: Maximum number of ticks, counted from `start_at`; null without a maximum.
@@ -239,12 +239,12 @@ def schedule_records(
 
 
 def names_of(schedules: Schedules) -> list[str]:
-    """Return the sorted names of a queue's schedules, including schedules that have ticks but no definition."""
+    """Return the sorted names of a queue's schedules, including schedules without a definition."""
     return sorted(schedules.definitions.keys() | schedules.ticks.keys())
 
 
 def rows_of(queue: str, schedules: Schedules) -> Iterator[ScheduleRow]:
-    """Yield the facts of all schedules of a queue, by name."""
+    """Yield a row for each schedule of a queue, sorted by name."""
     for name in names_of(schedules):
         yield schedule_row(queue, name, schedules)
 
@@ -292,7 +292,7 @@ def run_now(
 ) -> Ticked:
     """Enqueue a schedule's job now, in addition to its ticks. The `detail` of the result is the mid.
 
-    Raises ConfigError if the server has no readable definition, KeyFullError if the line of the message's key is full.
+    Raises ConfigError if the server has no readable definition, and KeyFullError if too many messages wait for the key.
 
     Args:
         job: The schedule's job, if the caller has imported it.

@@ -87,7 +87,7 @@ class Scheduler:
         return max(0.0, min(self._look_at) - self._monotonic())
 
     def enqueue_due(self, ask: Ask) -> None:
-        """Enqueue due ticks of all queues whose next check is due. Raises the errors of `ask`."""
+        """Enqueue the due ticks of all queues that must be checked now. Raises the errors of `ask`."""
         now = self._monotonic()
         due = [index for index, at in enumerate(self._look_at) if at <= now]
         others = [index for index in due if not self._declared[index]]
