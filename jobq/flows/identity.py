@@ -1,8 +1,8 @@
 """Names of flows and steps, and the mids of members: `~import:2026-11-22.k3x9q2.rows.7`.
 
 A mid names the flow, the id of its run, the step, and the member's number within the step. The run id is made when the
-flow is stored. If the flow is removed and started again with the same id, it gets another run id. So the mid of a
-member shows whether its end belongs to an earlier run. A retry keeps the run id.
+flow is stored. If the flow is removed and started again with the same id, it gets another run id. So a mid shows
+whether an outcome belongs to an earlier run. A retry keeps the run id.
 """
 
 from __future__ import annotations

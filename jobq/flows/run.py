@@ -205,7 +205,7 @@ class FlowRun:
         await in_thread(self.retry, step)
 
     async def await_end(self, timeout: Duration | None = None) -> FlowView:
-        """Wait like `wait`, without blocking the event loop. Cancelling ends the wait."""
+        """Wait without blocking the event loop; see `wait`. Cancelling ends the wait."""
         pauses = LongerPauses(timeout)
         while (view := await self.astatus()).state not in FLOW_OVER:
             await asyncio.sleep(pauses.next_s(lambda: f"flow {self.flow_id} still {_waits(view)}"))
@@ -218,7 +218,7 @@ class FlowRun:
     @overload
     async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any: ...
     async def aresult(self, step: FlowStep | str, timeout: Duration | None = None) -> Any:
-        """Wait for a result like `result`, without blocking the event loop. Cancelling ends the wait."""
+        """Wait for a result without blocking the event loop; see `result`. Cancelling ends the wait."""
         pauses = LongerPauses(timeout)
         while not (over := await in_thread(self._result_if_over, step)):
             await asyncio.sleep(pauses.next_s(lambda: self._no_result(step)))

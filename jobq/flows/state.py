@@ -126,8 +126,8 @@ class FlowFacts:
 
     Attributes:
         state: The stored state.
-        queue: The queue where the flow was announced.
-        keep_ms: How long the flow is kept after its end.
+        queue: The queue for the flow's signals and timers.
+        keep_ms: How long the flow is kept after it has ended.
         refused: Number of reports about members that the flow doesn't have.
         parent: The `flow.run_id.step` that runs this flow as a sub-flow; '' if it isn't a sub-flow.
         run_id: Id of the run, which is part of its members' mids.

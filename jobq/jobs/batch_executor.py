@@ -296,7 +296,7 @@ class _BatchRun:
         return executor.sealed(call, ending)
 
     def _cpu_ns(self) -> int:
-        """Return the CPU time since the previous ending. At the end of the run, divide it among the remaining calls."""
+        """Return the CPU time since the previous outcome. After the run, divide this time among the remaining calls."""
         if threading.get_ident() != self._thread:
             return 0
         now, count = self._spent(), 1

@@ -161,7 +161,7 @@ def _content(envelope: Envelope, limit: int) -> bytes:
 
 
 class CallEncoder:
-    """Encodes many calls of one job, like `encode`, but encodes their common parts only once."""
+    """Encodes many calls of one job in the format of `encode`, but encodes their common parts only once."""
 
     def __init__(
         self,

@@ -240,9 +240,9 @@ class Unrunnable:
         )  # fmt: skip
 
     def expired(self, call: Call, expires_at: int) -> Ending:
-        """Return the ending of a message that expired before this attempt started.
+        """Return an `Ending` for a message that expired before this attempt started.
 
-        It isn't run, and isn't dead-lettered.
+        The message isn't run, and isn't dead-lettered.
         """
         why = f"expired at {in_utc(expires_at)}"
         context = Context(call, worker=self._worker)
@@ -250,7 +250,7 @@ class Unrunnable:
         return self._unstarted(call, "expired", why, "expired")
 
     def too_late(self, call: Call) -> Ending:
-        """Return the ending `dead` for a message whose next retry would start after its `retry_within`."""
+        """Return an `Ending` that dead-letters a message whose next retry would start after `retry_within`."""
         why = f"attempt {call.message.attempt} did not run: {call.job.settings.rules.over().why}"
         context = Context(call, worker=self._worker)
         job_logger(context, failure_log).error(

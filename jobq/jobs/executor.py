@@ -1,9 +1,8 @@
-"""Runs one message and returns its ending, without a server. A worker's child uses this for each message.
+"""Runs one message and returns an `Ending`, without a server. A worker's child uses this for each message.
 
-First call `resolve`, then `run` or `arun`. `resolve` never raises. `run` and `arun` raise only exceptions that stop the
-child's work on the message without an ending. These are KeyboardInterrupt, JobAborted and, in `arun`, the cancellation
-of the asyncio task. Any other exception of a job, including SystemExit, is a failure, and the job's rules decide
-whether it is retried.
+First call `resolve`, then `run` or `arun`. `resolve` never raises. `run` and `arun` raise only exceptions that
+interrupt the attempt: KeyboardInterrupt, JobAborted and, in `arun`, the cancellation of the asyncio task. Any other
+exception of a job, including SystemExit, is a failure, and the job's rules decide whether to retry the message.
 """
 
 from __future__ import annotations
@@ -469,7 +468,7 @@ class Executor:
         return value
 
     def done(self, call: Call, result: bytes | None, started: int, cpu_ns: int) -> Ending:
-        """Return the ending of a successful attempt, which began at `started` (perf_counter_ns)."""
+        """Return the `Ending` of a successful attempt, which began at `started` (perf_counter_ns)."""
         message = call.message
         run_us = (perf_counter_ns() - started) // 1000
         if run_us >= LONG_US or self._runs % RSS_EVERY == 0:
@@ -502,7 +501,7 @@ class Executor:
         cpu_ns: int,
         told_to_stop: Asked | None,
     ) -> Ending:
-        """Return the ending of an attempt that raised `error`, and began at `started` (perf_counter_ns)."""
+        """Return the `Ending` of an attempt that began at `started` (perf_counter_ns) and raised `error`."""
         run_us = (perf_counter_ns() - started) // 1000
         self._measure_memory()
         if self.hooks.on_failure is not None:
@@ -520,7 +519,7 @@ class Executor:
         return ending
 
     def sealed(self, call: Call, ending: Ending) -> Ending:
-        """Return the ending. If the call was sealed, seal the ending's result, reason and traceback."""
+        """Return `ending`. If the call was sealed, seal the result, the reason and the traceback."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)

@@ -188,7 +188,7 @@ class Job(Generic[P, R]):
         return receipt
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
-        """Enqueue this call like `enqueue`, but without blocking the event loop."""
+        """Enqueue this call without blocking the event loop; see `enqueue`."""
         if self.middleware.all_layers() and self._enqueue_layers():
             return await _in_thread(self.enqueue, *args, **kwargs)
         if kwargs or not self._least <= len(args) <= self._most:
@@ -248,7 +248,7 @@ class Job(Generic[P, R]):
     async def aenqueue_many(
         self, arguments: Iterable[Sequence[Any]] | Iterable[Args[P, R]]
     ) -> Sequence[Receipt[R]]:
-        """Enqueue many calls like `enqueue_many`, but without blocking the event loop; see `aenqueue`."""
+        """Enqueue many calls without blocking the event loop; see `enqueue_many`."""
         if self._enqueue_layers():
             calls_of: Any = arguments
             return await _in_thread(self.enqueue_many, calls_of)

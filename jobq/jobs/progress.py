@@ -28,7 +28,7 @@ class Progress(NamedTuple):
 
 
 def progress_text(fraction: float, note: str, data: Mapping[str, Any] | None) -> str:
-    """Return a report as it is stored: the fraction, the note, and the data as JSON."""
+    """Return the stored form of a report: the fraction, the note, and the data as JSON."""
     note = note.replace(MARK, " ").encode("utf-8", "replace")[:MAX_NOTE].decode("utf-8", "ignore")
     text = f"{min(1.0, max(0.0, fraction)):.4g} {note}".strip()
     if data is None:

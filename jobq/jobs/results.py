@@ -222,7 +222,7 @@ class Receipt(Generic[R]):
         return states
 
     def afollow(self) -> AsyncIterator[State]:
-        """Yield states like `follow`, using the event loop's own connection: `async for state in receipt.afollow()`."""
+        """Yield states, using the event loop's own connection: `async for state in receipt.afollow()`; see `follow`."""
         states: AsyncIterator[State] = _calls().afollow(self)
         return states
 

@@ -46,7 +46,7 @@ def once(session: Any, part: str = "") -> bool:
 
 
 async def aonce(session: Any, part: str = "") -> bool:
-    """Record the running message as done, like `once`, but with an async session or connection."""
+    """Record the running message as done, using an async session or connection; see `once`."""
     statement, values = _statement(session, part)
     return await aexecute(session, statement, [values]) == 1
 

@@ -58,7 +58,7 @@ def enqueue_many(
 async def aenqueue(
     session: Any, job: Job[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> Receipt[R]:
-    """Write one call like `enqueue`, but with an async session or connection.
+    """Write one call, using an async session or connection; see `enqueue`.
 
     Pass an AsyncSession or AsyncConnection of SQLAlchemy, an AsyncConnection of psycopg, or a connection of asyncmy.
     """
@@ -71,7 +71,7 @@ async def aenqueue(
 async def aenqueue_many(
     session: Any, job: Job[P, R], arguments: Iterable[Args[P, R]] | Iterable[Sequence[Any]], /
 ) -> list[Receipt[R]]:
-    """Write many calls like `enqueue_many`, with a session that `aenqueue` accepts."""
+    """Write many calls, using a session that `aenqueue` accepts; see `enqueue_many`."""
     rows, receipts = rows_of(job, _calls(job, arguments))
     await _ainsert(session, rows)
     return receipts
@@ -161,7 +161,7 @@ def rows(session: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 async def aexecute(session: Any, statement: str, values: Sequence[Mapping[str, Any]]) -> int:
-    """Execute a statement like `execute`, but with an async session or connection."""
+    """Execute a statement, using an async session or connection; see `execute`."""
     kind = kind_of(session)
     if not _is_async(kind, session):
         raise ConfigError(
