@@ -55,7 +55,7 @@ def messages_of_items(
     Raises CodecError if an item makes its call too long.
 
     Args:
-        first: The member that runs the first item.
+        first: The member for the first item.
         kept: The map's stored call, without arguments.
     """
     envelope = _opened(client, queue, first._replace(number=0).address, kept)

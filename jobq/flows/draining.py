@@ -228,7 +228,7 @@ class Drainer:
         )
 
     def unapplied(self, queue: str, run: str) -> list[FlowChange]:
-        """Return the outcomes of a run's members that wait in a queue's outbox."""
+        """Return a run's undelivered outcomes from a queue's outbox."""
         changes = list[FlowChange]()
         for source in queue_at(self.client, queue).alone():
             after = ""

@@ -94,7 +94,7 @@ def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
 
 
 def _member_in(record: OutboxRecord) -> Member | None:
-    """Return the member that ended, according to a record; None for other records."""
+    """Return the member from a record about an ended member; None for other records."""
     member = member_of(record.subject) if record.kind in ENDINGS else None
     return member if member and member.run_id else None
 

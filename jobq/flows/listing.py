@@ -124,7 +124,7 @@ def take_off_list(client: Client, flow: str) -> None:
 
 
 def _names_on_list(client: Client, flow: str) -> list[bytes]:
-    """Return the stored names that are displayed as `flow`. A stored name may contain any bytes."""
+    """Return the stored names whose displayed form is `flow`. A stored name may contain any bytes."""
     index = keys.flow_names(client.namespace)
     if is_flow(flow):
         return [] if client.command("ZSCORE", index, flow) is None else [flow.encode()]

@@ -1,8 +1,8 @@
 """Enqueues a flow's ready steps, and sends signals to the flow's sub-flows and parent.
 
 Each item is sent before it is deleted from the flow, so another drainer may send the item again. A second enqueue is
-harmless, because a queue remembers each accepted step for an hour. If an item may already have been sent, outcomes in
-the queue's outbox are applied first.
+harmless, because a queue rejects a repeated step for an hour. If an item may already have been sent, outcomes in the
+queue's outbox are applied first.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class FlowView:
 
     @property
     def members(self) -> int:
-        """The number of members in all steps that have begun."""
+        """The number of members in all started steps."""
         return sum(view.facts.size for view in self.steps if view.facts.has_begun)
 
     @property

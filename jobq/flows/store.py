@@ -200,8 +200,8 @@ class FlowStore:
         """Return a page of member numbers. An empty page isn't always the last page.
 
         Args:
-            what: `live` selects members that will still end, and `failed` members that ended without success. `revive`
-                selects `failed` members that the latest retry hasn't reached.
+            what: `live` selects unfinished and retried members. `failed` selects members with an outcome other than
+                done. `revive` selects `failed` members not yet reached by the latest retry.
         """
         reply = self._ask(self._call("page", (step, what, cursor, limit), list))
         return MemberPage(tuple(map(int, reply[1:])), int(reply[0]))

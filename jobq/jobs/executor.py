@@ -519,7 +519,7 @@ class Executor:
         return ending
 
     def sealed(self, call: Call, ending: Ending) -> Ending:
-        """Return `ending`. If the call was sealed, seal the result, the reason and the traceback."""
+        """Seal the result, the reason and the traceback of an `Ending` if its call was sealed."""
         if self._seal is None or not call.sealed:
             return ending
         where = (call.queue, ending.mid)

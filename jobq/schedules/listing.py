@@ -160,7 +160,7 @@ def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paus
 
 
 def is_undeclared(row: ScheduleRow, known: Sequence[WorkerCode]) -> bool:
-    """Return whether the queue's workers no longer declare a schedule that came from code.
+    """Return whether a schedule has the origin `code`, but isn't declared by a live worker of its queue.
 
     If a worker doesn't report its declarations, the schedule counts as undeclared once a tick is overdue.
 
