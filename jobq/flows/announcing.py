@@ -1,8 +1,8 @@
 """Sends signals to flows: `begin`, `cancel`, `retry`, `look` (check the flow) and `signal` (a value for a wait step).
 
 A signal is stored in the outbox of the flow's queue until a drainer delivers the signal to the flow. If calls are
-signed or encrypted, signals are too, for one queue and flow. Then write access to the server isn't enough to cancel a
-flow or to approve a waiting step.
+signed or encrypted, signals are also protected, for one queue and flow. Then write access to the server isn't enough to
+cancel a flow or to approve a waiting step.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class TodoItem(NamedTuple):
     Attributes:
         again: Whether an earlier call returned the item. If so, another process may have sent the item.
         stamp: Number that identifies the item; pass it to `FlowStore.sent`.
-        step: Name of the step; '' for an item about the whole flow. If the item is for the parent flow, `source` is the
-            parent's `flow.run_id.step`, and `options` is this flow's state.
+        step: Name of the step; '' if the item is for the parent flow, `%` if it is for sub-flows that haven't begun.
+            For the parent flow, `source` is the parent's `flow.run_id.step`, and `options` is this flow's state.
     """
 
     step: str

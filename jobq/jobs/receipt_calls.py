@@ -272,7 +272,7 @@ def result(receipt: Receipt[Any], timeout: Duration | None) -> Steps[bytes]:
 
 
 def _of_earlier_life(receipt: Receipt[Any], content: bytes) -> Steps[bool]:
-    """Return whether a stored outcome is older than the message's revival, or belongs to an earlier message.
+    """Return whether a stored outcome is from before a revival, or belongs to an earlier message with the same mid.
 
     Only outcomes of cancelled and failed messages can be that old.
     """

@@ -2,8 +2,8 @@
 
 Signed: ``jobq-s1 <key id> <64 hex digits>`` LF, then the unchanged call. Encrypted: ``jobq-e1 <key id>`` LF, 12 bytes
 of salt, a nonce of 12 bytes, then the AES-GCM ciphertext and tag (docs/operating/security.md). A call's `remember_ms`,
-which scripts read, follows the key id. The signature is checked before the call is parsed. Invalid bytes raise only
-CodecError.
+which scripts read, follows the key id. The signature or tag is checked before the call is parsed. Invalid bytes raise
+only CodecError.
 """
 
 from __future__ import annotations
