@@ -1,1 +1,1 @@
-"""Layer 1, with which every protocol talks to the server: connections, scripts, numbered calls, waits and rights."""
+"""Layer 1 contains the code that every protocol needs for connections, script calls, waits and access rights."""

@@ -165,8 +165,8 @@ class AsyncClient:
 
         Args:
             once: If the whole call was sent but no reply came, raise UnavailableError instead of repeating the call.
-            whole: A cancelled coroutine still waits for the reply, and gets it in a LateReplyError.
-            read: Converts a reply to the call's result; see ScriptCall.
+            whole: After a cancellation, still wait for the reply, and raise a LateReplyError with the reply.
+            read: Turns the raw reply into the result; see ScriptCall.
         """
         while True:
             node: Hashable | None = None
@@ -196,10 +196,7 @@ class AsyncClient:
                 state = instead
 
     def _instead(self, state: CallState, reply: Any, is_read: bool) -> CallState | None:
-        """Return the call that this reply makes necessary, or None if the reply is final.
-
-        A script for plain calls may demand a call of the general script. A call that reads may have to be repeated.
-        """
+        """Return the call to make after `reply`, or None if `reply` is the final reply."""
         if not is_read:
             return state.as_general() if state.is_left_by(reply) else None
         if reply and reply[0] == AGAIN:
@@ -301,11 +298,11 @@ class SharedConnection:
     """A connection on which coroutines of one event loop send commands without waiting for each other's replies."""
 
     def __init__(self, connection: Connection, try_s: float) -> None:
-        """Share a connection.
+        """Let coroutines share a connection.
 
         Args:
-            connection: An open connection without other users.
-            try_s: If the server is silent for this time, repeatable calls are repeated on another connection.
+            connection: An open connection that nothing else uses.
+            try_s: If the server sends nothing for this time, repeat the repeatable calls on another connection.
         """
         sock: Any = connection._sock
         if sock is None:
@@ -348,7 +345,7 @@ class SharedConnection:
         return not self._waiting and self._loop.time() - self._progress > IDLE_S
 
     async def prove(self) -> None:
-        """Wait until the peer has answered a PING. Raises an error in `LOST` if it doesn't answer."""
+        """Wait until the server answers a PING. If there is no answer, raise a connection error; see `LOST`."""
         if self._proof is None:
             self._proof = asyncio.ensure_future(self._ping())
             self._proof.add_done_callback(_retrieve)
@@ -507,9 +504,9 @@ class SharedConnection:
         self._watch = self._loop.call_later(left_s, self._look)
 
     def _waits_on(self) -> bool:
-        """If calls that must not be repeated can wait longer, time out all other calls and return True.
+        """Return whether to wait longer for the replies to calls that must not be repeated.
 
-        Otherwise, return False.
+        If so, time out all other calls.
         """
         if self._timeout_s >= self._longest_s or not any(r and r.once for r in self._waiting):
             return False

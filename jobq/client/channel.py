@@ -17,7 +17,10 @@ from jobq.errors import UnavailableError
 
 
 class Channel:
-    """One pub/sub channel, which connects at the first wait. If the server forbids subscribing, no wait ends early."""
+    """A pub/sub channel, which connects at the first wait.
+
+    If the user may not subscribe, published messages don't end a wait early.
+    """
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -32,7 +35,7 @@ class Channel:
         self.close()
 
     def open(self) -> int | None:
-        """Start listening, and return `open_file`."""
+        """Subscribe if necessary, and return the connection's file descriptor; None if there is no connection."""
         if self._connection is None and not self._forbidden:
             try:
                 self._connection = self._client.open_connection(self._name)

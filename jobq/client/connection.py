@@ -76,7 +76,7 @@ class AttachedBuffer(Protocol):
 
     @property
     def enqueue(self) -> Callable[..., Any]:
-        """Send one enqueue call of a queue, or keep it for later."""
+        """The function that sends an enqueue call, or keeps the call until the server is back."""
         ...
 
     def flush(self, within_s: float | None = None) -> None:
@@ -162,7 +162,7 @@ class Client:
                 return call.read(reply)
 
     def words(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> bytes:
-        """Return the packed command that calls a script. The prefix is packed only once per script and keys."""
+        """Return the packed command that calls a script. Script names and keys are packed once and then cached."""
         keys = tuple(keys)
         head = self._heads.get((script, keys))
         if head is None:
@@ -251,7 +251,7 @@ class Client:
         return node, connection
 
     def give_back(self, node: Hashable, connection: Connection) -> None:
-        """Take back a borrowed or lent connection. The connection must not have pending replies."""
+        """Put a connection from `borrow` or `lend` back into the pool. All its replies must have been read."""
         self._idle[node].append(connection)
 
     def lend(self, key: str) -> tuple[Hashable, Connection]:
@@ -272,7 +272,7 @@ class Client:
     def open_connection(self, key: str) -> Connection:
         """Return a separate connection to the node that serves `key`, for blocking commands.
 
-        The caller must disconnect it. Reads time out as usual, so wait until the connection is readable.
+        The caller must disconnect the connection. Wait until it is readable before you read, because reads time out.
         """
         return self._open_separate(key)[1]
 
@@ -321,9 +321,9 @@ class Client:
     def flush(self, within_s: float | None = None) -> None:
         """Wait until the outage buffer is empty, by default for JOBQ_PATIENCE or 10 s, whichever is longer.
 
-        Raises UnavailableError if the buffer isn't empty by then. It is also raised if the outcome of some messages is
-        unknown, because an outage lasted longer than a call may be repeated. The error's `mids` lists these messages. A
-        process that exits normally flushes its buffers.
+        Raises UnavailableError if the buffer isn't empty by then, or if an outage was so long that the outcome of some
+        messages is unknown. The error's `mids` lists the messages with an unknown outcome. A process that exits
+        normally flushes its buffers.
         """
         if self.outage:
             self.outage.flush(within_s)
@@ -511,7 +511,7 @@ def ensure_open(connection: Connection) -> None:
 
 
 def answered(connection: Connection) -> None:
-    """Record that the peer answered now, for `ensure_open`."""
+    """Record that the server has just answered. `ensure_open` reads this record."""
     setattr(connection, _ANSWERED_AT, time.monotonic())
 
 

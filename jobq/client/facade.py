@@ -77,7 +77,7 @@ class AsyncFacade(Generic[B]):
 
 
 class Stepwise(Generic[P, T]):
-    """The type of a blocking method that runs steps."""
+    """The type of a blocking method made with `stepwise`."""
 
     #: The method's steps, for use in other steps: `yield from Topic.describe.steps(topic)`.
     steps: Callable[..., Any]
@@ -91,7 +91,7 @@ class Stepwise(Generic[P, T]):
 
 
 class Awaited(Generic[P, T]):
-    """The type of an asyncio class's method whose result is awaited."""
+    """The type of a coroutine method made with `awaited`."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Awaited[P, T]: ...
@@ -102,7 +102,7 @@ class Awaited(Generic[P, T]):
 
 
 class Wrapping(Generic[P, A]):
-    """The type of an asyncio class's method whose result isn't awaited."""
+    """The type of a plain method made with `wrapping`."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Wrapping[P, A]: ...

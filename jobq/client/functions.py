@@ -1,8 +1,8 @@
 """The scripts as one library of server functions, for users who may not load code.
 
-The library's name contains a hash of its code, `jobq_<hash>`, and its functions are named `jobq_<hash>_<script>`. So
-several versions of jobq can use one server during a deployment. For other protocols, the script's area comes before its
-name.
+The library is named `jobq_<hash>`, with a hash of its code. Functions of queues are named `jobq_<hash>_<script>`, and
+functions of other protocols `jobq_<hash>_<protocol>__<script>`. So several versions of jobq can use one server during a
+deployment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Library(NamedTuple):
     """A library for `FUNCTION LOAD`.
 
     Attributes:
-        commands: The first two words of each script's calls, by the script's SHA.
+        commands: SHA of each script -> verb and function name that call the script.
     """
 
     name: str

@@ -112,7 +112,7 @@ class ItemWaits:
         return items
 
     def close(self) -> None:
-        """Close the idle connections, which no wait uses."""
+        """Close all idle connections."""
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:

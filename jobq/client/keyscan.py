@@ -28,9 +28,9 @@ class ScannedKeys(NamedTuple):
 
 
 def scan_keys(client: Client, pattern: str, most: int) -> ScannedKeys:
-    """Scan about `most` keys of all nodes together.
+    """Scan the keys of all nodes, up to about `most` keys in total.
 
-    Raises ScriptError if the user may not scan keys, UnavailableError if a node is away.
+    Raises ScriptError if the user may not scan keys, and UnavailableError if a node can't be reached.
     """
     matching, looked_at, whole = set[bytes](), 0, True
     for connection in client.open_everywhere():

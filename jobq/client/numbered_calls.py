@@ -1,24 +1,23 @@
 """Rules for repeating script calls safely, without any I/O.
 
-A caller numbers its calls and has only one call in flight. The scripts record the caller's last number and reply. They
-answer the same number with the same reply, and reject a lower number. So a client may repeat a call whose reply was
-lost, but only while the server certainly still has that record.
+Each caller numbers its calls, and makes only one call at a time. The scripts record the number and the reply of the
+caller's last call. If the same number arrives again, they return the recorded reply; they reject a lower number. So a
+client may repeat a call whose reply was lost, but only for as long as the server keeps that record.
 
-Users:
+The main classes:
 
-- A protocol makes one `BoundScripts` per name. It knows the keys of that name, and passes arguments by the names that
-  the script binds. `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call,
-  `scripts["read"].run({"from": 1, …})` makes a call that is safe to repeat. `await … .acall(…)` and `.arun(…)` do the
-  same with an `AsyncClient`.
-- A `ScriptCall` describes a call without a number, for protocols that build calls in one place and send them in
+- `BoundScripts` binds scripts to the keys of one queue, topic or flow. Arguments are passed by name:
+  `scripts["append"].call(caller, {"now": ""}, rest)` makes a numbered call, and `scripts["read"].run({"from": 1, …})`
+  makes a call that is safe to repeat. With an `AsyncClient`, use `await … .acall(…)` and `await … .arun(…)`.
+- `ScriptCall` describes a call without a number, so that a protocol can build the call in one place and send it in
   another. `client.ask(call)` or `await aclient.ask(call)` passes the reply to the call's `read` and returns the result.
-- A driver (`connection.Client` blocks, `aio.AsyncClient` awaits) does the I/O. It asks the `CallState` of each call::
+- `CallState` decides when to repeat a call. A driver (`connection.Client` or `aio.AsyncClient`) does the I/O::
 
       state.sending()                      # before each try; raises TimeoutError if it is too late
       following = state.failed(error)      # after each failed try
       # forget the node, close connections, raise following.error, send SCRIPT LOAD, sleep following.pause_s
 
-  Then it tries again with `state.command`, at `state.redirect` if a Cluster redirected only this call.
+  Then the driver sends `state.command` again, to `state.redirect` if a Cluster redirected only this call.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ def new_id() -> str:
 
 
 class Callers:
-    """A pool of spare callers, so that no two threads use the same caller at the same time."""
+    """A pool of `Caller` objects. Two threads never use the same object at the same time."""
 
     def __init__(self) -> None:
         # Taking callers from a list one by one and putting them back doesn't need a lock.
@@ -238,12 +237,12 @@ class CallState:
         tries: Tries | None = None,
         renew: Callable[[], Command] | None = None,
     ) -> None:
-        """Start the state of a call.
+        """Prepare a call for its first try.
 
         Args:
             tries: Earlier tries of this call.
-            renew: Returns the command with a new number, to send when this call may no longer be repeated. Only for
-            calls that also have tokens.
+            renew: Makes the same command with a new number, for use after the old number has expired. Only calls that
+                also contain tokens of attempts may have this function.
         """
         self._client = client
         self.command = command
@@ -268,14 +267,14 @@ class CallState:
         self._sent = True
 
     def again(self, client: Patience | None = None) -> CallState:
-        """Return the call's state for a new round of tries. By default, the previous client limits the tries."""
+        """Return a new state to repeat the call. By default, the retries have the limits of the previous client."""
         client = client or self._client
         state = CallState(client, self.command, self.script, self.tries, self._renew)
         state.general = self.general
         return state
 
     def is_left_by(self, reply: Any) -> bool:
-        """Return whether the script for plain calls rejected this call, so that the general script must run it."""
+        """Return whether the script for plain calls replied that only the general script can run this call."""
         return self.general is not None and bool(reply) and reply[0] == GENERAL
 
     def as_general(self) -> CallState:
@@ -421,7 +420,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 
 def address_error(error: BaseException) -> str:
-    """Return why the address can't belong to jobq's server, so that retrying seldom helps; '' for other errors."""
+    """Return the reason if `error` suggests that the server's address is wrong; otherwise, return ''."""
     for cause in _causes(error):
         if isinstance(cause, redis_errors.InvalidResponse):
             return "another kind of server answered"
@@ -438,7 +437,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def refusal(error: Exception, command: Command, script: Script | None) -> Exception | None:
-    """Return jobq's error for a server's error that a repetition would not change; None for temporary errors."""
+    """Convert a permanent error of the server to an error of jobq. For a temporary error, return None."""
     if isinstance(error, redis_errors.OutOfMemoryError):
         return ServerFullError(
             f"the server has reached its memory limit, so nothing was changed; raise maxmemory, or delete dead "
@@ -463,15 +462,13 @@ def is_denied(error: BaseException | None) -> bool:
 
 
 def is_missing_function(error: BaseException | None) -> bool:
-    """Return whether FCALL didn't find the function, or FUNCTION DELETE didn't find the library.
-
-    These errors have only the general code ERR, which redis-py may remove, so their text must be compared.
-    """
+    """Return whether FCALL didn't find the function, or FUNCTION DELETE didn't find the library."""
+    # Both errors have only the general code ERR, so compare their texts. redis-py may remove the code from the text.
     return str(error).removeprefix("ERR ") in ("Function not found", "Library not found")
 
 
 def reply_lost(error: BaseException) -> UnavailableError:
-    """Return the error for a call whose reply was lost and that may not be repeated."""
+    """Return the error for a lost reply to a call that must not be repeated."""
     return UnavailableError(
         f"the reply was lost ({error}), so it is unknown whether the call took effect; check, or repeat it if that is "
         f"harmless"
@@ -535,15 +532,15 @@ class NumberedCall(Generic[T]):
         """Create a call from its state.
 
         Args:
-            read: Converts a reply to the call's result.
-            older: Returns the call to repeat, given its earlier tries and the ms since its creation.
+            read: Turns the raw reply into the result.
+            older: Makes the call to repeat, from the earlier tries and the age of the first call in ms.
         """
         self._client, self._key, self._state = client, key, state
         self._older, self._is_sent = older, False
         self.read = read
 
     def sent(self) -> bytes:
-        """Return the command for sending, and record that its sending begins."""
+        """Record that the command is about to be sent, and return its bytes."""
         self._state.sending()
         self._is_sent = True
         return wire(self._state.command)
@@ -572,7 +569,7 @@ class NumberedCall(Generic[T]):
 
 
 class FixedValues(dict[str, Argument]):
-    """Arguments that many numbered calls share, without caller and number. They are packed once per script."""
+    """Script arguments that many numbered calls share. Each script packs the shared arguments only once."""
 
     __slots__ = ("kept",)
 
@@ -649,12 +646,12 @@ class BoundScript:
     ) -> Any:
         """Make the next numbered call of `caller` and return the raw reply.
 
-        Raises LeaseLostError for a rejected caller.
+        Raises LeaseLostError if the script rejects the caller.
 
         Args:
             extra_keys: Keys that follow the key of the caller's record.
             by: See `Client.perform`.
-            fenced: The script also checks tokens of attempts. So a late repetition may use a new number.
+            fenced: Allow a new number for a late repetition. The script must also check the tokens of attempts.
         """
         state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)
         reply = self._client.perform(self.keys[0], state, by)
@@ -728,9 +725,9 @@ class BoundScript:
         self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
         fenced: bool, extra_keys: Sequence[str] = (),
     ) -> CallState:  # fmt: skip
-        """Return a call with the number that `caller` used last.
+        """Return a call that has the same number as the caller's last call.
 
-        It repeats that call, or makes it with the general script after the script for plain calls rejected it.
+        The new call repeats the last call, or makes the same call with another script.
         """
         tail = packed((caller.number, *self.script.order_numbered(values), *rest))
         head, nwords = self._head_of(caller, extra_keys), self._nwords + len(extra_keys) + len(rest)
@@ -768,10 +765,10 @@ class BoundScript:
 class PlainFirst:
     """Decides whether to try the script for plain calls first, or to use the general script directly.
 
-    The script for plain calls has fewer keys and arguments, so it costs the server less. Whether a call is plain also
-    depends on the queue. If the call isn't plain, the script answers GENERAL, and the same call is made with the
-    general script. While calls in a row aren't plain, more calls use the general script directly. Threads may share a
-    PlainFirst: a lost count only costs a round trip.
+    The script for plain calls costs the server less, because it has fewer keys and arguments. But some calls need the
+    general script, depending on the queue. For such a call, the first script answers GENERAL, and the client repeats
+    the call with the general script. After several such answers in a row, more calls skip the first script. Threads may
+    share a PlainFirst, because a wrong count costs only a round trip.
     """
 
     __slots__ = ("_most", "sent", "skip")
@@ -792,7 +789,7 @@ class PlainFirst:
 
 
 class TimedScript(BoundScript):
-    """A bound script whose client has a clock. This clock sets the argument `now` if it is ''."""
+    """A bound script that uses the client's clock. An empty argument `now` is replaced with the clock's time."""
 
     __slots__ = ("_clock",)
 
@@ -830,7 +827,7 @@ class TimedScript(BoundScript):
         self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
         fenced: bool, extra_keys: Sequence[str] = (),
     ) -> CallState:  # fmt: skip
-        """Return a call with the number that `caller` used last."""
+        """Return a call that has the same number as the caller's last call."""
         return super().under(caller, self._timed(values), rest, tries, fenced, extra_keys)
 
     def _timed(self, values: Values) -> Values:

@@ -194,10 +194,10 @@ def _read_alone(client: Client, call: Read | ScriptCall[Any]) -> Any:
 
 
 class OverlappingCalls:
-    """Repeatable calls on one connection, each sent before the previous reply is read.
+    """Sends repeatable calls on one connection without waiting for the previous replies.
 
-    The calls take effect in order. An exception is a call that the client repeats, because its reply was lost or the
-    server couldn't accept it yet. Only one thread may use this object at a time. Each numbered call needs its own
+    The server runs the calls in order, except calls that the client has to repeat because a reply was lost or the
+    server couldn't accept the call yet. Only one thread may use this object at a time. Each numbered call needs its own
     caller.
     """
 

@@ -15,9 +15,10 @@ class Runtime:
     """The process-wide state. Tests reset it with `renew`.
 
     Attributes:
-        start_server: Starts a server for settings without a URL, and returns its URL. The package jobq sets this.
-        flows_of: Returns the worker's hook for the flows of a client (see `worker.flow_drains`). The package jobq sets
-            this.
+        start_server: Starts a server for settings without a URL, and returns the server's URL. `jobq/__init__.py` sets
+            this function.
+        flows_of: Returns the worker's hook for a client's flows; see `worker.flow_drains`. `jobq/__init__.py` sets this
+            function.
         clients: All clients, so that a forked child can close its parent's connections.
         default: The default client.
         may_buffer: Whether clients may have an outage buffer. It is False in workers.
@@ -52,7 +53,7 @@ class Runtime:
         )
 
     def renew(self) -> None:
-        """Reset the state as in a new process, but keep the hooks that the package jobq sets."""
+        """Reset the state as in a new process, but keep `start_server` and `flows_of`."""
         kept = {"start_server": self.start_server, "flows_of": self.flows_of}
         vars(self).update(vars(Runtime()) | kept)
 

@@ -1,8 +1,8 @@
-"""Lua scripts by name: their source, and the names that they give to their keys and arguments.
+"""Load Lua scripts, and read the names of their keys and arguments.
 
-A script names its inputs once, in `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`. Only these lines define the
-order of keys and arguments. `--@include _name` includes a fragment from the same folder, `--@include area/_name` a
-fragment from another folder.
+A script names its keys and arguments in the lines `local … = unpack(KEYS)` and `local … = unpack(ARGV…)`. Only these
+lines define the order of keys and arguments. `--@include _name` includes a fragment from the same folder, and
+`--@include area/_name` includes a fragment from another folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Steps: write a method once for threads and asyncio. The method yields one step at a time, and a driver performs it.
+"""Write a method once for threads and asyncio, as a generator of steps.
 
-Steps are a generator. It yields calls (`ScriptCall`, `Request`), waits for items (`ItemAt`), other blocking calls
-(`Ask`) and sleeps (`Nap`), receives the result of each, and returns its own result. `drive` runs the steps in the
-calling thread, `steps_async.run_async` on an event loop.
+The generator yields steps: script calls (`ScriptCall`, `Request`), waits for items (`ItemAt`), other blocking calls
+(`Ask`) and sleeps (`Nap`). A driver performs each step and sends the result to the generator. `drive` performs the
+steps in the calling thread, and `steps_async.run_async` performs them on an event loop.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ R = TypeVar("R")
 
 
 class Request(NamedTuple):
-    """Make one call on the node that serves `key`. The step's result is the raw reply.
+    """A step that makes one call on the node that serves `key`. The result is the raw reply.
 
     Attributes:
-        whole: If the coroutine is cancelled during the call, it still gets the reply, in a LateReplyError. So the steps
-            can undo the call before the cancellation continues.
+        whole: Whether a cancelled coroutine still waits for the reply. The generator then gets the reply in
+            a LateReplyError, and can undo the call.
     """
 
     key: str
@@ -34,19 +34,19 @@ class Request(NamedTuple):
 
 
 class ItemAt(NamedTuple):
-    """Wait for the first item of the list at `key`. The step's result is the item, or None if no item came in time."""
+    """A step that waits for the first item of the list at `key`. The result is the item, or None after the timeout."""
 
     key: str
     seconds: float
 
 
 class Ask(NamedTuple, Generic[T]):
-    """Make a blocking call. The step's result is the call's result.
+    """A step that makes a blocking call. The result is the call's result.
 
     Attributes:
-        undo: Undoes a call whose result is truthy, if the coroutine was cancelled before it got the result.
-        exclusive: A cancelled coroutine waits until the call has ended and was undone, because threads must not share
-            the called object.
+        undo: Undoes the call if the coroutine was cancelled before it got a truthy result.
+        exclusive: Whether a cancelled coroutine waits until `call` and `undo` have ended, because threads must not
+            share the called object.
     """
 
     call: Callable[[], T]
@@ -55,7 +55,7 @@ class Ask(NamedTuple, Generic[T]):
 
 
 class Nap(NamedTuple):
-    """Sleep for a time, or until a file descriptor is readable. The step's result lists the readable descriptors."""
+    """A step that sleeps for a time or until a file descriptor is readable. The result lists readable descriptors."""
 
     seconds: float
     files: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ def drive(steps: Steps[T], run: Callable[[Any], Any]) -> T:
 
 
 def call_on(client: Client, call: ScriptCall[T] | Request | ItemAt) -> Any:
-    """Make one call that steps have yielded, in this thread, and return its result."""
+    """Make the call in this thread, and return the call's result."""
     if isinstance(call, Request):
         return client.perform(call.key, call.state)
     if isinstance(call, ItemAt):

@@ -45,7 +45,7 @@ async def run_async(
 
 
 def acall_on(client: AsyncClient, call: ScriptCall[T] | Request | ItemAt) -> Awaitable[Any]:
-    """Make one call that steps have yielded, on the running event loop."""
+    """Make the call on the running event loop; return an awaitable for its result."""
     if isinstance(call, Request):
         return client.perform(call.key, call.state, whole=call.whole)
     if isinstance(call, ItemAt):

@@ -29,7 +29,7 @@ class Threads:
         self.forked()
 
     def forked(self) -> None:
-        """Forget all threads and calls. Only for a forked child, because they belong to its parent."""
+        """Forget all threads and calls in a forked child, because they belong to the parent process."""
         self._lock, self._nrunning = threading.Lock(), 0
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
 

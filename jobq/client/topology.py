@@ -87,7 +87,7 @@ class Topology(Protocol):
         ...
 
     def last_home(self, key: str) -> Hashable | None:
-        """Return the node that last served `key` to this process."""
+        """Return the last known node for `key` without querying the deployment; None if no node is known."""
         ...
 
     def open(self, node: Hashable) -> Connection:

@@ -138,8 +138,8 @@ class BlockingConnection:
 def item_wait(key: str, seconds: float) -> tuple[Argument, ...]:
     """Return the command that waits for the first item of the list at `key`.
 
-    The command moves the item to the place where it was. So the list keeps its item and its expiry, and the item ends
-    all waits for the list.
+    The command removes the item and puts it back in the same place. So the list and its expiry don't change, and all
+    waiting clients get the item.
     """
     return "BLMOVE", key, key, "LEFT", "LEFT", f"{max(0.001, seconds):.3f}"
 
@@ -171,10 +171,11 @@ def lateness(seconds: float) -> float:
 class WakeWaiter:
     """Waits for the wake markers of some queues on one connection; on a Cluster, on one connection per queue.
 
-    Between waits, the client's own calls use that connection, except on a Cluster. So an idle child has one connection.
+    Between waits, the client makes its own calls on that connection, except on a Cluster. So an idle child has one
+    connection.
 
-    Queues are numbered as in `wake_keys`. A wait starts with `begin` and ends with `end` when one of the file
-    descriptors is readable. If the time is over first, call `cut_short` before `end`. `wait` does all of this.
+    The number of a queue is its index in `wake_keys`. To wait, call `begin`, and call `end` when one of the file
+    descriptors is readable. After a timeout, call `cut_short` before `end`. `wait` does all of this.
     """
 
     def __init__(self, client: Client, wake_keys: Sequence[str]) -> None:
@@ -206,8 +207,8 @@ class WakeWaiter:
         Raises UnavailableError if the only server can't be reached.
 
         Args:
-            behind: A command that the server runs as soon as the wait is over. Only for a wait for a single queue.
-            passed_over: Numbers of queues not to wait for.
+            behind: A command that the server runs immediately after the wait. Allowed only with a single queue.
+            passed_over: Numbers of queues to skip.
         """
         self._behind, self.reply = behind is not None, None
         self.woken.clear()
@@ -247,9 +248,9 @@ class WakeWaiter:
             connection.close()
 
     def cut_short(self) -> list[int]:
-        """Tell the server to end the waits now, because it checks its own timeouts only every 100 ms.
+        """Tell the servers to unblock the waiting connections now. A server's own timeout can be 100 ms late.
 
-        Return the file descriptors of abandoned waits, whose server doesn't answer.
+        Return the file descriptors of connections that were closed because the server didn't answer.
         """
         given_up = []
         for number, connection in list(self._waiting.items()):
@@ -291,28 +292,22 @@ class WakeWaiter:
         return whole
 
     def _note(self, number: int, index: int) -> None:
-        """Record that a queue's wake marker came.
-
-        The next wait checks this queue last, so that other queues get their turn.
-        """
         self.woken.append(index)
-        if self._many:
+        if self._many:  # the next wait checks this queue last
             self._groups[number].remove(index)
             self._groups[number].append(index)
 
     def by_priority(self) -> None:
-        """Let waits check the queues in the order of `wake_keys` again, so that the first queue's marker is taken
-        first.
-        """
+        """Restore the order of `wake_keys`, so that the next wait checks the first queue first."""
         for group in self._groups:
             group.sort()
 
     def _stopped(self, number: int) -> bool:
-        """End a wait at the server; return whether its reply comes now.
+        """Tell the server to end a wait; return whether the server will reply.
 
-        For a simple wait for one queue, return False: closing its connection suffices. But if the connection of a
-        pipelined command were closed, the server might still run the command after the call was repeated elsewhere.
-        Then nobody would get its messages until their leases end.
+        For one queue without a pipelined command, return False, because closing the connection suffices. With a
+        pipelined command, closing isn't safe: the server might still run the command after the client has repeated it
+        elsewhere. Then nobody would get the fetched messages until their leases end.
         """
         wanted = self._many or self._behind
         if not wanted or not self._may_unblock or number not in self._ids:
