@@ -71,7 +71,7 @@ class Administered(Accepting, Protocol):
     """The queue interface that `Admin` needs.
 
     Attributes:
-        is_alone: Whether calls ignore the queue's partitions.
+        is_alone: Whether methods act only on this queue, without its partitions.
     """
 
     name: str
@@ -172,9 +172,9 @@ class Admin:
         return bool(self.client.command("HEXISTS", keys.key(self.prefix, "meta"), "turn"))
 
     def pause(self, for_: Duration | None = None, *, now: int | None = None) -> int:
-        """Stop handing out messages until `resume`, or for the duration `for_`. Running jobs continue.
+        """Pause the queue until `resume`, or for the duration `for_`. Running jobs continue.
 
-        Return when the pause ends, in epoch ms; 0 if only `resume` ends it. A second call replaces the first pause.
+        Return the end of the pause in epoch ms; 0 if only `resume` ends it. A second call replaces the first pause.
         """
         for_ms: int | str = "" if for_ is None else round(duration_s(for_) * 1000)
         if for_ms != "" and not 1 <= int(for_ms) <= MAX_PAUSE_MS:
@@ -279,13 +279,13 @@ class Admin:
         """Enqueue dead messages again as new messages.
 
         To be able to undo this, or to spread the starts over time, use `Bin.revive` instead. If the queue's partitions
-        have changed, the messages go to the current partitions. Return one word for each id:
+        have changed, the messages go to the current partitions. Return an outcome for each id:
 
         - `revived`.
         - `exists`: its mid is in use.
         - `nil`: there is no such dead message.
         - `damaged`: its record can't be read.
-        - `full`: the line of its key is full.
+        - `full`: its key has the maximum number of waiting messages.
         """
         words: list[str] = []
         for first in range(0, len(dead_ids), PER_CALL):
@@ -326,9 +326,9 @@ class Admin:
         return instead_of(SEALED, words, dead_ids, revive)
 
     def bin(self, operation: str, keep: Duration = HOUR_S) -> Bin:
-        """Return the bin of an operation.
+        """Return the bin that stores the messages removed by an operation.
 
-        The bin keeps the messages that the operation took out, for the duration `keep` after the last change.
+        The bin expires when no message was added to it for the duration `keep`.
         """
         return Bin(self.name, self.client, operation, keep)
 
@@ -348,8 +348,8 @@ class Admin:
         """Set the earliest start of waiting messages.
 
         Args:
-            wanted: For each message its mid, its generation, and its earliest start in epoch ms; None: immediately. The
-                generation is '' until an attempt has ended; ANY stands for any generation.
+            wanted: Each message's mid, generation, and earliest start in epoch ms; None as the start means immediately.
+                The generation is '' until an attempt has ended; ANY matches any generation.
         """
         done: list[Rescheduled] = []
         for first in range(0, len(wanted), PER_CALL):
@@ -422,7 +422,7 @@ class Admin:
         return reply or None
 
     def log_words(self, mid: str, attempt: int) -> tuple[Argument, ...]:
-        """Return the command of `log` to send together with other commands. The reply is empty if there is no log."""
+        """Return the command that reads an attempt's log, for use in a pipeline. Without a log, the reply is empty."""
         where = keys.attempt_log(self.prefix, checked_mid(mid), attempt)
         return "GETRANGE", where, 0, MAX_LOG_LENGTH - 1
 

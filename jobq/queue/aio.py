@@ -1,6 +1,6 @@
 """Enqueue from an event loop: the asyncio versions of `Queue.enqueue` and `Queue.enqueue_many`.
 
-Import this module only where an event loop runs: `queue` doesn't import asyncio.
+Import this module only in asyncio programs, so that other programs don't import asyncio.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ async def send(
     single: bool = False,
     before: asyncio.Task[Sequence[Enqueued]] | None = None,
 ) -> Any:
-    """Make one enqueue call; see Queue.send. If the coroutine is cancelled, no later call uses the same caller.
+    """Make one enqueue call; see Queue.send.
 
     Args:
-        single: The call has one message; return its result instead of a sequence.
+        single: Return the result of a single message instead of a sequence.
         before: The previous call. Calls to partitions wait for it, because only calls to one queue arrive in order.
     """
     if queue.routes is not None:
@@ -117,7 +117,7 @@ async def send(
         done = await in_thread(routes.send, "memory", values, rows, mids)
     else:
         done = queue.accepted(own, reply, mids)
-    queue.callers.give_back(own)
+    queue.callers.give_back(own)  # not after a cancellation: the call may still arrive
     return done[0] if single else done
 
 

@@ -181,7 +181,7 @@ class AuditLog:
 
 
 def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]:
-    """Leave out the intent of each operation whose end is also among the entries. The entries are newest first."""
+    """Leave out the 'intent' entry of each operation whose outcome has an entry. The newest entry comes first."""
     ended = set()
     for entry in entries:
         if entry.phase != "intent":

@@ -58,14 +58,14 @@ class Bin:
     def take_out(
         self, *waiting: tuple[str, str], caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Take waiting messages out of the queue, each given as a mid and a generation.
+        """Move waiting messages from the queue to the bin. Pass each message as a mid and a generation.
 
-        The generation is '' until an attempt has ended; ANY stands for any generation. Return a word for each message:
+        The generation is '' until an attempt has ended; ANY matches any generation. Return an outcome for each message:
 
         - `taken`.
-        - `in bin`: it was taken before.
+        - `in bin`: the message is already in the bin.
         - `nil`: there is no such message.
-        - `changed`: it is running or done, or another message has its mid.
+        - `changed`: the message is running or done, or another message has its mid.
         - `full`: the bin is full.
         """
         rows = [(checked_mid(mid), generation) for mid, generation in waiting]
@@ -74,7 +74,7 @@ class Bin:
     def take_out_dead(
         self, *dead_ids: str, caller: Caller | None = None, now: int | None = None
     ) -> list[str]:
-        """Take dead messages out of the dead-letter set; return for each 'taken', 'in bin', 'nil' or 'full'."""
+        """Move dead messages from the dead-letter set to the bin; return the outcomes, see `take_out`."""
         rows = [(mid, rest) for mid, _, rest in (id_.rpartition("#") for id_ in dead_ids)]
         return self._take("dead", rows, caller, now)
 
@@ -86,7 +86,7 @@ class Bin:
     ) -> list[str]:
         """Enqueue dead messages again. Pass each as its dead id and its earliest start in epoch ms; None means now.
 
-        Return for each message a word of `queue.admin.revive`, or 'full' if the bin is full.
+        Return the outcomes; see `Admin.revive`. The outcome 'full' can also mean that the bin is full.
         """
         rows: list[tuple[Argument, ...]] = [(id_, "" if at is None else at) for id_, at in dead]
         return self._each("revive", rows, {"life_ms": self.life_ms}, caller, now)
@@ -97,10 +97,10 @@ class Bin:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> list[str]:
-        """Replace the content of waiting messages, each given as a mid, a generation (see `take_out`) and the content.
+        """Replace the content of waiting messages. Pass each as a mid, a generation (see `take_out`) and new content.
 
-        A checkpoint of the former content is dropped. Return for each message 'edited', 'same' (it already has this
-        content), 'in bin' (this operation edited it before), 'nil', 'changed' or 'full'; see `take_out`.
+        This drops the checkpoint of an edited message. Return an outcome for each message: 'edited', 'same' (with
+        equal content), 'in bin' (already edited by this operation), 'nil', 'changed' or 'full'; see `take_out`.
         """
         for mid, _, content in messages:
             checked_content(checked_mid(mid), content)
@@ -113,7 +113,7 @@ class Bin:
     ) -> list[str]:
         """Undo the operation: put messages back into their former places, with all their stored data.
 
-        A message whose turn has passed becomes the queue's next message. Return a word for each message:
+        A message whose turn has passed becomes the queue's next message. Return an outcome for each message:
 
         - `restored` or `damaged`.
         - `nil`: it isn't in the bin.
@@ -132,7 +132,7 @@ class Bin:
         return words
 
     def holds(self, taken: Taken, *ids: str) -> list[bool]:
-        """Return for each message whether it is in the bin. Pass mids, or dead ids for 'dead' and 'revived'."""
+        """Return whether the bin has each message. Pass mids; if `taken` is 'dead' or 'revived', pass dead ids."""
         reply = self.client.command("HMGET", self.key, *(f"{taken[0]}{id_}" for id_ in ids))
         return [field is not None for field in reply]
 

@@ -1,9 +1,9 @@
-"""Chart data of the last day. For each queue, workers write a ring of 1,440 minutes in one string.
+"""Chart data of the last day. Workers store the last 1,440 minutes of each queue in a ring buffer, which is a string.
 
-A minute takes 32 bytes: its number since the epoch, the queue's figures, and the number of messages handed out so far.
-While a queue's figures stay the same, nothing is written. So if a queue's ring lacks a minute, but the ring for the sum
-of all queues has it, the queue's previous figures apply. Anyone who may write the keys can write anything into them,
-so impossible minutes are left out.
+A minute takes 32 bytes: its number since the epoch, the queue's figures, and the number of messages started so far.
+While a queue's figures stay the same, workers write nothing. So if the queue's buffer lacks a minute, but the buffer
+for the sum of all queues has the minute, the queue's previous figures apply. Readers skip impossible minutes, because
+anyone with access to the keys can write anything.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jobq.queue import keys
 
 MINUTES, MINUTE_MS = 1_440, 60_000
 _MINUTE = struct.Struct("<6IQ")
-#: Maximum number of queues with a ring: 46,080 bytes each, 32 MB in all. The remaining queues share one sum.
+#: Maximum number of queues with a ring buffer: 46,080 bytes each, 32 MB in all. The remaining queues share one sum.
 MAX_RINGS = 700
 MAX_NUMBER = 2**32 - 1
-#: Lifetime of a ring after its last write: a day and an hour.
+#: Lifetime of a ring buffer after its last write: a day and an hour.
 KEPT_MS = (MINUTES + 60) * MINUTE_MS
 
 
@@ -30,7 +30,7 @@ class ChartMinute(NamedTuple):
     Attributes:
         minute: Minutes since the epoch.
         oldest_s: How long the next message has waited, in seconds.
-        fence: Number of messages ever handed out.
+        fence: The queue's fence counter: the number of starts so far.
     """
 
     minute: int
@@ -43,18 +43,18 @@ class ChartMinute(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """The minute, encoded as in the ring."""
+        """The minute, encoded in 32 bytes."""
         numbers = [min(MAX_NUMBER, max(0, number)) for number in self[:-1]]
         return _MINUTE.pack(*numbers, max(0, self.fence) & (2**64 - 1))
 
     @property
     def offset(self) -> int:
-        """The minute's position in the ring, in bytes."""
+        """The minute's position in the ring buffer, in bytes."""
         return self.minute % MINUTES * _MINUTE.size
 
 
 def minutes_in(ring: bytes | None, now_minute: int) -> list[ChartMinute]:
-    """Return the minutes of the last day in a ring, oldest first."""
+    """Return the minutes of the last day in a ring buffer, oldest first."""
     whole = (ring or b"")[: MINUTES * _MINUTE.size]
     whole = whole[: len(whole) // _MINUTE.size * _MINUTE.size]
     recorded = [

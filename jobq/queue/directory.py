@@ -1,4 +1,4 @@
-"""The list of queues. Its key is outside the slots of queues, so separate calls write it."""
+"""The list of queues. Its key isn't in the queues' Cluster slots, so separate calls add queues to the list."""
 
 from __future__ import annotations
 
@@ -126,14 +126,14 @@ def _used_first(client: Client, names: Sequence[str]) -> list[str]:
 
 
 def strange_queue_names(client: Client) -> list[bytes]:
-    """Return the entries in the list of queues that can't be names, sorted."""
+    """Return the invalid names in the list of queues, sorted."""
     return sorted(name for name in _listed(client) if not _is_name(name))
 
 
 def queue_names_by_keys(client: Client) -> list[str]:
-    """Return the sorted names of all queues that have keys on a node that answers.
+    """Return the sorted names of all queues that have keys. Nodes that don't answer are skipped.
 
-    This helps if the list can't be read. It scans all keys, a bounded number at a time.
+    Use this if the list of queues can't be read. All keys are scanned, a bounded number at a time.
     """
     pattern = keys.key(f"{client.namespace}:{{*}}:", "*")
     queues: set[bytes] = set()

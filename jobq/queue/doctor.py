@@ -98,7 +98,7 @@ class Facts:
 
 
 class Answerer(Protocol):
-    """Answers queries: a deployment's client, or one of its nodes."""
+    """The interface for queries to a deployment or to a single node."""
 
     url: str
     namespace: str
@@ -177,7 +177,6 @@ def findings(client: Client) -> list[Finding]:
 
 
 def _facts_of(node: Node) -> Facts:
-    """Return the facts of one node. If the node doesn't answer, the facts contain only the reason."""
     try:
         return facts(node, node.name, is_replica=node.is_replica)
     except UnavailableError as error:
@@ -241,9 +240,9 @@ def _missing(client: Answerer) -> list[str]:
 
 
 def _refused(client: Answerer) -> dict[str, list[str]]:
-    """Return the commands that the user may not send, by key.
+    """Check the user's rights to the keys of a queue, the list of queues and the workers.
 
-    One key of a queue and two other keys are checked.
+    Return the forbidden commands by key.
     """
     space = client.namespace
     serves = client.serves if isinstance(client, Node) else lambda key: True
@@ -321,7 +320,7 @@ def diagnose_all(nodes: Sequence[Facts]) -> list[Finding]:
 
 
 def version(facts: Facts) -> Iterator[Finding]:
-    """Check by its commands that the server is at least Redis 7.0 or Valkey 7.2. Forks use other version numbers."""
+    """Check that the server has the commands of Redis 7.0 or Valkey 7.2. Forks use other version numbers."""
     kind = "Valkey" if "valkey_version" in facts.info else "Redis"
     number = (
         facts.info.get("valkey_version") or facts.info.get("redis_version") or "of unknown version"
@@ -342,7 +341,7 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 
 def patched(facts: Facts) -> Iterator[Finding]:
-    """Check that known faults of the Lua engine are fixed: users that may run Lua can exploit them."""
+    """Check for known faults in the server's Lua engine. Users who may run Lua can exploit these faults."""
     kind = "Valkey" if "valkey_version" in facts.info else "Redis"
     number = facts.info.get("valkey_version") or facts.info.get("redis_version") or ""
     parts = [int(part) for part in re.findall(r"\d+", number)[:3]]
@@ -439,7 +438,7 @@ def _append_only(fsync: str | None) -> Finding:
 
 
 def replicas(facts: Facts) -> Iterator[Finding]:
-    """Check that the server is a primary, and that enough replicas are online for the durability."""
+    """Check that the server is a primary, and that enough replicas are online for the client's durability."""
     if facts.info.get("role") == "slave":
         yield Finding(
             "replicas",

@@ -47,11 +47,11 @@ PROBE_MS = 3_000
 
 
 class UnconfirmableError(ConfigError):
-    """The server can't confirm the durability, because of its settings or the user's rights."""
+    """The server can't confirm that writes are durable, because of its settings or the user's rights."""
 
 
 class Confirmation:
-    """Makes one enqueue durable: `exchange` calls the script, and waits on the same connection."""
+    """Makes one enqueue durable. `exchange` sends the command and waits until the write is durable."""
 
     def __init__(self, level: str, client: Client, call_key: str) -> None:
         self._level = level
@@ -102,11 +102,11 @@ class Confirmation:
 
 
 class SharedConfirmation:
-    """Makes the writes of many calls durable, perhaps on several nodes. Threads must not share it.
+    """Makes the writes of many calls durable, on one or more nodes. Threads must not share this object.
 
-    Send each call with the function that `by` returns. Then `missing` waits once per node. Each call writes a mark
-    after its own write. A node that has the last mark also has all earlier writes; a promoted or restarted node may
-    lack the mark.
+    Send each call with the function that `by` returns. Then `missing` waits once per node. After each call, the
+    function also writes a key, the mark. A node that has the last mark also has all earlier writes. A promoted or
+    restarted node may lack the mark.
     """
 
     def __init__(self, client: Client, level: str | None = None) -> None:

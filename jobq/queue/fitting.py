@@ -1,4 +1,4 @@
-"""Enqueue as many messages as fit. If the line of a key is full, the whole call fails; retry it with fewer messages."""
+"""Enqueue as many messages as the limits of keys allow. If a call exceeds a limit, retry it with fewer messages."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ def without_partitions(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
 
 
 def summed(counts: Sequence[Counts]) -> Counts:
-    """Return the sums of counts.
+    """Return the total of all counts.
 
-    The sums are marked as paused if any queue is paused, but a pause of a drained partition is ignored.
+    In the total, `paused` is True if any queue is paused. Drained partitions don't count.
     """
     total = Counts._make(map(sum, zip(*counts, strict=True)))
     served = [count for count in counts if count.served_partitions] or counts

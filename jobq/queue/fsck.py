@@ -1,7 +1,7 @@
 """Check the invariants of a queue while it is in use, a bounded part per call, and repair violations.
 
-Messages move between two calls. So if a mid seems to be in two places or in none, it is checked again before it is
-reported. A check keeps all mids of the queue in memory.
+Between two calls, messages can move to other lists or sets. So if a mid seems to be in two lists or in none, the mid is
+checked again before a violation is reported. A check keeps all mids of the queue in memory.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def steps(queue: CheckedQueue, *, limit: int = LIMIT) -> Iterator[list[Violation
 
 
 def unplaced(queue: CheckedQueue, mids: Iterable[str], *, limit: int = LIMIT) -> set[str]:
-    """Return the mids that have content but are in no place, so that no worker will ever run them."""
+    """Return the mids of messages that no worker will ever run, because no list or set contains them."""
     suspects = {mid.encode() for mid in mids}
     if len(suspects) > FEW:
         suspects = _unseen(queue, suspects, limit)
@@ -201,7 +201,7 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
-    """Count the unfinished messages of flows; return their number, and all values that the counter in `meta` had."""
+    """Return the number of unfinished flow messages, and all values of the counter in `meta` during the count."""
     members, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
         members.update(page.mids)

@@ -9,9 +9,9 @@ tokens             hash, mid -> token of the attempt that holds the lock
 backoffs           hash, mid -> earliest start, ms; the same as its score in due
 nattempts          hash, mid -> starts minus releases and snoozes
 ncrashes           hash, mid -> crashes
-nunknowns          hash, mid -> times in a row that it was handed to a worker that doesn't know its job
-generations        hash, mid -> token of the message's first hand-out (its generation), once that attempt has
-                   ended and the message hasn't
+nunknowns          hash, mid -> number of consecutive starts by workers that don't know the message's job
+generations        hash, mid -> token of the message's first attempt (its generation), if that attempt has ended
+                   but the message hasn't
 requeue            hash, mid -> `not_before,lock_ms,dedupe_ms:content` to run after this run;
                    with a key `not_before,lock_ms,dedupe_ms,o,length of the key,key:content`, o if ordered
 options            hash, mid -> `lock_ms,dedupe_ms`, only for messages that have their own; instead of dedupe_ms
@@ -132,9 +132,9 @@ def queue_names(namespace: str) -> str:
 
 
 def spent(namespace: str, queue: str) -> str:
-    """Return the key of the sorted set of finished sealed calls.
+    """Return the key of a queue's sorted set of finished signed calls.
 
-    It is in the queue's slot, but producers can't write it.
+    The key is in the queue's slot, but producers may not write to it.
     """
     return f"{namespace}:spent:{{{queue}}}"
 
@@ -155,31 +155,31 @@ def redactions(namespace: str) -> str:
 
 
 def jobs(namespace: str) -> str:
-    """Return the key of the hash of the job names that workers know, digest of the names -> JSON."""
+    """Return the key of the hash that maps digests to lists of workers' job names, as JSON."""
     return f"{namespace}:jobs"
 
 
 def chart(namespace: str, queue: str) -> str:
-    """Return the key of a queue's ring of minutes; '' means the sum of all queues. See jobq/queue/charts.py."""
+    """Return the key of a queue's chart data; '' means the sum of all queues. See jobq/queue/charts.py."""
     return charts(namespace, f"queue:{queue}" if queue else "all")
 
 
 def charts(namespace: str, part: str) -> str:
-    """Return the key of one part of the charts.
+    """Return the key of one part of the chart data.
 
-    The string `turn` names the worker that writes charts now. The string `rest` stores the sums of the queues
-    without a ring, and the sorted set `queues` lists the queues with a ring.
+    The string `turn` names the worker that currently writes chart data. The sorted set `queues` lists the queues
+    with their own data, and the string `rest` stores the sums of all other queues.
     """
     return f"{namespace}:charts:{part}"
 
 
 def orders(namespace: str, worker: str) -> str:
-    """Return the key of the list of a worker's unread orders, as JSON. The list expires after a minute."""
+    """Return the key of the list of JSON commands that a worker hasn't read. The list expires after a minute."""
     return f"{namespace}:orders:{worker}"
 
 
 def order(namespace: str, order_id: str) -> str:
-    """Return the key of a worker's answer to an order, as JSON. The answer expires after five minutes."""
+    """Return the key of a worker's JSON answer to a command. The answer expires after five minutes."""
     return f"{namespace}:order:{order_id}"
 
 
@@ -189,9 +189,9 @@ def flows(namespace: str) -> str:
 
 
 def flow_secret(namespace: str, queue: str) -> str:
-    """Return the key of a queue's secret. Anyone who can read it may run steps of flows in the queue.
+    """Return the key of a queue's secret. Anyone who can read the secret may run steps of flows in the queue.
 
-    Users who may only read the queue can't read this key.
+    Users who may only read the queue can't read the secret.
     """
     return f"{namespace}:flow-secret:{{{queue}}}"
 
@@ -217,7 +217,7 @@ def web_operations(namespace: str) -> str:
 
 
 def web_session(namespace: str, digest: str) -> str:
-    """Return the key of a dashboard session, which expires: the user and the time of the login, as JSON.
+    """Return the key of a dashboard session. The session stores the user and the login time as JSON, and expires.
 
     Args:
         digest: SHA-256 of the session's id.

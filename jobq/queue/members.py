@@ -1,7 +1,7 @@
 """The outbox of a queue, through which members (the messages of flows) report to their flows.
 
-The script that ends members writes their ends to the queue's outbox. Drainers read the oldest entries, deliver them to
-the flows, and only then delete them. So if a drainer dies, its entries are read again.
+When a member ends, a script adds an entry to the queue's outbox. Drainers read the oldest entries, deliver them to
+the flows, and only then delete them. So if a drainer dies, another drainer delivers its entries.
 """
 
 from __future__ import annotations

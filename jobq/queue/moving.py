@@ -33,10 +33,10 @@ class Accepting(Destination, Protocol):
 def revive_moved(
     client: Client, prefix: str, base: Accepting, dead_id: str, at_ms: int | None = None
 ) -> str:
-    """Enqueue a dead message in `base`; return a word of `Admin.revive`. After 'revived', purge the dead message.
+    """Enqueue a dead message in `base`; return an outcome listed in `Admin.revive`.
 
-    If the purge doesn't happen, a repeated call detects that the message was already enqueued, and returns 'revived'
-    again.
+    After 'revived', purge the dead message. If the purge fails, repeat the call: it doesn't enqueue the message twice,
+    and returns 'revived' again.
 
     Args:
         at_ms: Earliest start in epoch ms.
@@ -83,7 +83,7 @@ def _values(options: re.Match[str], mid: str, at_ms: int | None) -> dict[str, Ar
 def instead_of(
     word: str, words: list[str], ids: Sequence[str], call: Callable[..., list[str]]
 ) -> list[str]:
-    """Repeat a call for each id whose outcome in `words` is `word`. Return `words` with the new outcomes."""
+    """Repeat a call for the ids with the outcome `word`. Return `words` with the new outcomes of these ids."""
     left = [id_ for id_, told in zip(ids, words, strict=True) if told == word]
     again = iter(call(*left) if left else ())
     return [next(again) if told == word else told for told in words]

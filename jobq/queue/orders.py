@@ -88,7 +88,7 @@ class OrderAnswer(NamedTuple):
 
 
 def check(client: Client, worker: WorkerEntry) -> int:
-    """Raise ConfigError if this worker wouldn't read an order; otherwise, return the server's time in epoch ms."""
+    """Raise ConfigError if this worker can't receive commands; otherwise, return the server's time in epoch ms."""
     now_ms = client.clock_ms()
     if worker.damaged:
         raise ConfigError(f"the stored state of worker {worker.name!r} is damaged; check its host")
@@ -146,7 +146,7 @@ def answers(
     """Yield pairs (worker, answer) as answers arrive. The answer is None for workers that miss the deadline.
 
     Args:
-        sent: Worker -> id of its order.
+        sent: Name of each worker -> id of its command.
     """
     waiting, deadline = dict(sent), time.monotonic() + within_s
     while waiting:

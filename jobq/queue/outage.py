@@ -6,9 +6,9 @@ safely while the server certainly keeps the record of the call. After that, the 
 next `flush` name its mids. Unsent calls keep waiting. While the server is away, all later calls wait
 for them.
 
-A rejection isn't an outage: it concerns one call. If the line of a key is full, the rejected call is retried
-for a while. Calls with the same keys wait for it, and all other calls are sent. Any other rejected call is lost;
-the log names its mids, and its queue counts them.
+A rejection isn't an outage: it concerns one call. If a key has too many waiting messages, the rejected call is
+retried for a while. Calls with the same keys wait for it, and all other calls are sent. Any other rejected call is
+lost; the log names its mids, and its queue counts them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Outcome = Literal["over", "aside", "away"]
 
 
 class Sender(Destination, Protocol):
-    """The methods of a queue that the buffer uses."""
+    """The queue interface that the outage buffer needs."""
 
     name: str
     callers: Callers
@@ -230,10 +230,10 @@ class OutageBuffer:
                 pause = min(MAX_PAUSE_S, pause * 2)
 
     def _send_each(self, calls: Sequence[_Call]) -> int:
-        """Send as many calls as possible, in order; return how many messages no longer wait.
+        """Send as many calls as possible, in order; return the number of messages that left the buffer.
 
-        Calls wait for earlier calls in the same line. While the server is away, all calls wait. On a Cluster, only
-        calls of the same queue wait.
+        Calls wait for earlier calls with the same queue and key. If the server can't be reached, all calls wait; on a
+        Cluster, only calls to the affected queue wait.
         """
         over, stopped = 0, set[Line]()
         away, unconfirmed = set[str](), False
@@ -261,7 +261,7 @@ class OutageBuffer:
         return over
 
     def _aside(self, call: _Call) -> Outcome:
-        """Set this call aside, so that calls in other lines can be sent before it."""
+        """Set this call aside, so that calls to other queues or with other keys can be sent first."""
         with self._changed:
             self._naside += not call.aside
             call.aside = True
@@ -316,10 +316,7 @@ class OutageBuffer:
             call.queue.count_refused(len(call.left))
 
     def _give_up(self, call: _Call) -> None:
-        """Log a call that is given up.
-
-        Another try might enqueue its messages twice, because the server may have dropped the call's record.
-        """
+        """Log that this call won't be sent again, because another try might enqueue the messages twice."""
         if call.accepted:
             logger.error(
                 "accepted but not confirmed as durable: %s for queue %s: %s",
@@ -335,7 +332,7 @@ class OutageBuffer:
 
 
 def _is_outage(error: JobqError) -> bool:
-    """Return whether the server now rejects all calls, because it is away or full, or its password was changed."""
+    """Return whether all calls fail now, because the server is unreachable or full, or its password was changed."""
     if isinstance(error, KeyFullError):
         return False
     return isinstance(error, UnavailableError | ServerFullError) or is_login_refused(error)
@@ -377,20 +374,20 @@ class _Call:
 
     @cached_property
     def lines(self) -> set[Line]:
-        """The lines in which the call's messages wait."""
+        """The queue, paired with each key in the call."""
         return {(self.queue.name, key) for key in self._keys}
 
     def may_pass(self, error: Exception) -> bool:
         """Return whether a retry may succeed after `error`.
 
-        A full line can have room later, unless the call has more messages than the line's limit.
+        A key can accept messages later, unless the call alone exceeds the key's limit.
         """
         if isinstance(error, KeyFullError):
             return self._keys[error.key] <= error.most
         return isinstance(error, ConfigError)
 
     def send(self) -> Sequence[Enqueued]:
-        """Send the call with its number. Delays are counted from the time when the call was made."""
+        """Send the call, always under the same number. Delays are counted from the creation of the call."""
         values, delay_ms = self._values, self._values["delay_ms"]
         if isinstance(delay_ms, int):
             passed_ms = round((time.monotonic() - self._made) * 1000)

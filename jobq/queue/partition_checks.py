@@ -17,7 +17,7 @@ def partition_findings(known: PartitionMap, samples: Mapping[str, Sample]) -> It
     """Yield findings about one queue.
 
     Args:
-        samples: Figures of the queue and of its partitions that can be read.
+        samples: Name of the queue or of a readable partition -> figures.
     """
     yield from _unlisted(known, samples)
     yield from _unfinished(known, samples)

@@ -42,10 +42,10 @@ _ON_DEAD = b"on_dead:"
 
 
 def map_violations(client: Client, queue: str, listed: Iterable[str]) -> list[Violation]:
-    """Return the violations of a queue's map.
+    """Return violations in a queue's map of partitions.
 
     Args:
-        listed: The names in the list of queues.
+        listed: All known names of queues and partitions.
     """
     places = [name for name in listed if base_of(name) == queue != name]
     violations: list[Violation] = []
@@ -58,7 +58,7 @@ def map_violations(client: Client, queue: str, listed: Iterable[str]) -> list[Vi
 
 
 def _stored(client: Client, queue: str) -> tuple[str, bytes | None]:
-    """Return the type of the map's key, and the map."""
+    """Return the Redis type of the map of partitions, and the stored map."""
     where = map_key(client, queue)
     kind = text_of(client.command("TYPE", where))
     return kind, client.command("HGET", where, "map") if kind == "hash" else None
@@ -149,7 +149,7 @@ def mend_map(client: Client, queue: str, violation: Violation) -> str:
 
 
 def _rebuilt(client: Client, queue: str) -> str:
-    """Replace the map with a map made from the partitions' fences. If there are no partitions, unseal the queue."""
+    """Rebuild the map of partitions from the partitions' fences. Without partitions, unseal the queue instead."""
     made = _from_fences(client, queue)
     if made is None:
         return ""
@@ -165,7 +165,7 @@ def _rebuilt(client: Client, queue: str) -> str:
 
 
 def _completed(client: Client, queue: str, name: str) -> str:
-    """If the partitions' fences show that the map lacks epochs, replace the map; return a description, or ''."""
+    """Rebuild the map of partitions if it lacks the partition `name`. Return a description, or '' if that fails."""
     known, made = read_map(client, queue), _from_fences(client, queue)
     if made is None or name not in made.names():
         return ""

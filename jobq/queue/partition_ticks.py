@@ -156,10 +156,12 @@ class PartitionTicks:
         return kept
 
     def _sent(self, kept: KeptMessage) -> str:
-        """Send a message, and return the outcome.
+        """Send a message and return the outcome:
 
-        It is '' (sent, or impossible to send), 'full' (the line of the key is full), 'away' (the partition doesn't
-        answer) or 'kept' (a script failed). After 'away' and 'kept', the message is sent again later.
+        - '': sent, or impossible to send.
+        - 'full': the key has its maximum number of waiting messages.
+        - 'away': the partition doesn't answer. Send the message again later.
+        - 'kept': a script failed. Send the message again later.
         """
         named = kept.schedule
         try:

@@ -47,11 +47,14 @@ KEEP_S = 7 * 86_400
 
 
 class Left(NamedTuple):
-    """Whether a queue is sealed, and its numbers of messages for workers, of kept messages, and of results for flows.
+    """Numbers of messages that remain in a queue or partition.
 
     Attributes:
+        is_sealed: Whether newer partitions accept messages instead.
+        messages: Number of messages for workers.
         kept: Number of messages that only a person deletes: dead and quarantined messages.
-        is_listed: Whether the sealed queue's list of the keys of its delayed messages is complete.
+        for_flows: Number of results for flows.
+        is_listed: Whether a sealed queue has listed the keys of all delayed messages.
     """
 
     is_sealed: bool
@@ -74,10 +77,10 @@ class Left(NamedTuple):
 def partition(client: Client, name: str, count: int) -> PartitionMap:
     """Distribute new messages of the queue over `count` partitions; return the map.
 
-    Messages stay where they are. Repeat the call if it fails.
+    Existing messages don't move. Repeat the call if it fails.
 
     Raises:
-        ConfigError: The queue has a limit on running messages below `count`.
+        ConfigError: The queue may run fewer than `count` messages concurrently.
     """
     checked_queue(name)
     if not is_partition(f"{name}/0"):
@@ -126,7 +129,7 @@ def _with_epoch(
 
 
 def any_sealed(client: Client, known: PartitionMap) -> bool:
-    """Return whether a deletion has sealed partitions to which the map still directs new messages."""
+    """Return whether the map still directs new messages to partitions that a deletion has already sealed."""
     names = known.newest.names(known.queue) if known.is_partitioned else ()
     return any(left_in(client, name).is_sealed for name in names)
 
@@ -379,7 +382,7 @@ def mark_of(client: Client, name: str) -> str:
 
 
 def left_in(client: Client, name: str) -> Left:
-    """Return whether the queue is sealed, and the numbers of its remaining messages."""
+    """Count the messages that remain in the queue."""
     prefix = keys.prefix(client.namespace, name)
     meta = keys.key(prefix, "meta")
     asked = [

@@ -34,7 +34,7 @@ class Epoch(NamedTuple):
 
     Attributes:
         first: Number of the epoch's first partition. Numbers are never reused.
-        drained_at: When all its partitions were found sealed and without live messages, in Unix seconds; 0 until then.
+        drained_at: Unix time when all partitions were found to be sealed and without live messages; 0 before that.
     """
 
     number: int
@@ -89,16 +89,17 @@ class PartitionMap(NamedTuple):
         return [name for epoch in self.epochs for name in epoch.names(self.queue)]
 
     def served(self) -> list[str]:
-        """Return the names of all queues in the map in which messages may wait."""
+        """Return the names of the queue and partitions where messages may wait."""
         return [
             name for epoch in self.epochs if not epoch.drained for name in epoch.names(self.queue)
         ]
 
     def after(self, count: int, skipped: int = 0, number: int = 0) -> PartitionMap:
-        """Return the map with a new epoch of `count` partitions. Their numbers start after `skipped` unused numbers.
+        """Return the map with a new epoch of `count` partitions.
 
         Args:
-            number: The minimum number of the epoch.
+            skipped: How many partition numbers to leave unused.
+            number: Lower bound for the new epoch's number.
         """
         newest = self.newest
         number = max(newest.number + 1, number)
@@ -134,7 +135,7 @@ def read_map(client: Client, queue: str) -> PartitionMap:
 
 
 def start_fence(client: Client, name: str, number: int) -> None:
-    """Set the fence counter of a partition of epoch `number` above all counters of older epochs."""
+    """Initialize a partition's fence counter. Counters in epoch `number` are higher than in older epochs."""
     meta = keys.key(keys.prefix(client.namespace, name), "meta")
     client.command("HSETNX", meta, "fence", number * FENCES_PER_EPOCH)
 
@@ -194,7 +195,7 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
 
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
-    """Return whether the numbers of epochs and partitions rise from epoch to epoch, and all sizes are allowed."""
+    """Return whether epoch numbers and partition numbers only increase, and all sizes are within their limits."""
     last, beyond = -1, 0
     for epoch in epochs:
         fits = epoch.number > last and epoch.first >= beyond and epoch.size <= MAX_PARTITIONS

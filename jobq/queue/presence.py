@@ -130,11 +130,11 @@ class WorkerEntry(NamedTuple):
     partitions: Mapping[str, int] = {}
 
     def is_live(self, now_ms: int) -> bool:
-        """Return whether the worker is alive: its last heartbeat is at most a lease plus 5 s old."""
+        """Return whether the worker is alive. Its last heartbeat must not be older than the lease time plus 5 s."""
         return not self.damaged and now_ms - self.seen_at < self.lease_ms + LATE_MS
 
     def is_silent(self, now_ms: int) -> bool:
-        """Return whether the last heartbeat is more than a lease old, so that other workers take over the messages."""
+        """Return whether the last heartbeat is older than the lease time. Other workers then take over the messages."""
         return now_ms - self.seen_at > self.lease_ms
 
     def is_lost(self, now_ms: int) -> bool:
@@ -163,11 +163,11 @@ def digest_of(names: Iterable[str]) -> str:
 
 
 class Stored(NamedTuple):
-    """Result of writing an entry.
+    """Result of storing an entry.
 
     Attributes:
-        is_new: Whether the field didn't exist before.
-        had_room: Whether the server's memory had room.
+        is_new: Whether the entry didn't exist before.
+        had_room: Whether the server was below its memory limit.
     """
 
     is_new: bool
@@ -184,7 +184,7 @@ def _store(client: Client, key: str, field: str, text: str, verb: str = "HSET") 
 
 
 def put_worker(client: Client, name: str, facts: dict[str, Any]) -> bool:
-    """Store a worker's heartbeat; return whether the server's memory had room.
+    """Store a worker's heartbeat; return whether the server was below its memory limit.
 
     Args:
         facts: JSON data, with `seen_at` in epoch ms.
@@ -350,7 +350,7 @@ def running(client: Client, names: Sequence[str]) -> dict[str, tuple[ChildEntry,
 
 
 def running_in(names: Sequence[str], reply: Any) -> dict[str, tuple[ChildEntry, ...] | None]:
-    """Parse a reply to HMGET of these names as `running` does."""
+    """Return the children of each worker from a reply to HMGET; see `running`."""
     entries = zip(names, reply, strict=True)
     return {name: _children(raw) for name, raw in entries if raw is not None}
 
@@ -364,7 +364,7 @@ def job_names(client: Client, digests: Iterable[str]) -> dict[str, frozenset[str
 
 
 def job_names_in(digests: Sequence[str], reply: Any) -> dict[str, frozenset[str] | None]:
-    """Parse a reply to HMGET of these digests as `job_names` does."""
+    """Return the job names for each digest from a reply to HMGET; see `job_names`."""
     return {digest: _names(digest, raw) for digest, raw in zip(digests, reply, strict=True)}
 
 

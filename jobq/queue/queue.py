@@ -178,7 +178,7 @@ class Queue:
 
     @cached_property
     def admin(self) -> Admin:
-        """The operations for people and dashboards: counts, pages, pause, collect, revive, clear and checks."""
+        """The administrative operations, such as counting messages, pausing the queue, and reviving dead messages."""
         return Admin(self, partial(Queue, client=self.client))
 
     def result_key(self, mid: str) -> str:
@@ -224,17 +224,17 @@ class Queue:
             delay, at, lease, ordered: See `jobq.job`.
             on_conflict: How to handle a taken mid. "skip" (default) rejects the message, "replace" replaces the waiting
                 content, and "requeue" runs the message after the current run.
-            until: When a taken mid becomes free: "done", "start", or how long after the message is done. None: when
-                upkeep removes the done message.
+            until: Keep the mid taken until the message is done ("done"), until it starts ("start"), or for this long
+                after it is done. None: until upkeep removes the done message.
             throttle: Reject the mid for this long, even if the message is done earlier.
             debounce_max: Later contents can't postpone the message beyond this time after the first content.
             drop_results: Delete the results of earlier messages with these mids.
-            key: Name of the line in which the messages wait. A third item of a content replaces this key.
+            key: Limits and order apply to messages with the same key. A third item of a content replaces this key.
             durability: memory, disk or replicas=n, instead of the client's durability.
 
         Raises:
             ConfigError, CodecError: A mid, an option or a size is invalid.
-            KeyFullError: The line of a key is full.
+            KeyFullError: A key has its maximum number of waiting messages.
             ServerFullError: The server rejects writes (memory or disk full, replicas missing).
             NotDurableError: The messages of a round trip were accepted but are less durable than requested.
             UnavailableError: The server can't be reached. The error's `mids` name the messages that may have been
@@ -261,9 +261,9 @@ class Queue:
         caller: Caller,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept up to 250 messages in one call of `caller`, whatever their total size; see enqueue_many.
+        """Enqueue up to 250 messages in one call of `caller`, whatever their total size; see enqueue_many.
 
-        The call can be repeated safely under the same number, because it is a single call.
+        Repeating the call with the same number of `caller` doesn't enqueue the messages again.
         """
         if len(contents) > PER_CALL:
             raise ConfigError(
@@ -395,11 +395,10 @@ class Queue:
         caller: Caller | None = None,
         now: int | None = None,
     ) -> Finished:
-        """End up to 1,000 attempts and, with `dequeue`, fetch messages in the same round trip.
+        """Finish up to 1,000 attempts. With `dequeue`, also fetch messages in the same round trip.
 
-        The reply 'stale' means that the attempt no longer holds the message, so its ending has no effect. 'unknown'
-        means that the call was repeated after a long outage, and an earlier try without a reply may have ended the
-        attempt.
+        The reply 'stale' means that the attempt has lost its lease, so the ending has no effect. 'unknown' means that
+        the call was repeated after a long outage, and an earlier try may have finished the attempt.
         """
         own = caller or self.callers.take()
         renewals = own.renewals
@@ -615,7 +614,7 @@ class Queue:
         of the lease.
 
         Args:
-            remember: How long to remember the cancellation, unless the content sets a longer time.
+            remember: How long to remember the cancellation, unless the message's content sets a longer time.
         """
         for_ms = remember_ms(None if remember is None else duration_s(remember))
         values: Values = {"now": moment(now), "remember_ms": for_ms or ""}
@@ -669,7 +668,7 @@ class Queue:
             key_max: Maximum number of running messages per key.
             key_rate: Maximum rate of starts per key, such as '100/m'.
             key_weight: Each key's share of turns.
-            key_waiting: Maximum number of messages in each key's line.
+            key_waiting: Maximum number of waiting messages per key.
         """
         most, *rule = self._rule("", number_given("max", max), {
             "max": number_given("key_max", key_max), "rate": rate_given("key_rate", key_rate),
@@ -713,9 +712,9 @@ class Queue:
         return reply
 
     def hold(self, key: str, wait: Duration, *, now: int | None = None) -> int:
-        """Stop starting messages with this key for the duration `wait`. Running messages continue; 0 ends the hold.
+        """Hold a key for the duration `wait`: its messages don't start. Running messages continue; 0 ends the hold.
 
-        Return when the hold ends, in epoch ms by the server's clock, or 0 if the key isn't held.
+        Return the end of the hold in epoch ms by the server's clock, or 0 if the key isn't held.
         """
         values: Values = {
             "now": moment(now), "key": checked_key(key), "wait_ms": hold_ms(wait, duration_s(wait)),
@@ -933,9 +932,9 @@ class Queue:
             raise unread
 
     def routed(self) -> PartitionRouter:
-        """Read the queue's partition map, and return its router.
+        """Read the queue's partition map, and return a router to the partitions.
 
-        All later messages of this object go through the router.
+        This object sends all later messages through the router.
         """
         if self.routes is None:
             self.routes = PartitionRouter(
@@ -953,7 +952,7 @@ class Queue:
         self.listed_until = register_queue(self.client, self.name)
 
     def extra_keys(self, values: Values, mids: Sequence[str]) -> Sequence[str]:
-        """Return the keys of an enqueue that follow the script's named keys."""
+        """Return the keys that an enqueue call passes after the script's named keys."""
         if is_of_flows(values["again"]):
             last_dead, step = keys.key(self.prefix, "last_dead"), mids[0][1:].rpartition(".")[0]
             if values["again"] == MEMBER:
@@ -962,9 +961,9 @@ class Queue:
         return self.result_keys(mids) if values["drop_results"] else ()
 
     def accepted(self, caller: Caller, reply: Any, mids: Sequence[str]) -> Sequence[Enqueued]:
-        """Return the results in the reply to an enqueue.
+        """Return the results in the reply to an enqueue call.
 
-        Raises LeaseLostError if the script rejected the caller, KeyFullError if the line of a key is full.
+        Raises LeaseLostError if the script rejected the caller, and KeyFullError if a key's limit was reached.
         """
         if reply[0] == b"closed":
             raise self.scripts["enqueue"].closed_error(caller)
@@ -1056,7 +1055,7 @@ def enqueue_values(**options: Unpack[EnqueueOptions]) -> Values:
 
 
 def _until(until: Until | None, throttle: Duration | None) -> tuple[str, Argument]:
-    """Return when the mid is free again, as the script's arguments `again` and dedupe_ms."""
+    """Convert the two options to the script's arguments `again` and `dedupe_ms`."""
     if throttle is not None:
         if until is not None:
             raise ConfigError(
@@ -1118,7 +1117,7 @@ def _keyed(options: EnqueueOptions) -> str:
 
 
 def line_full(reply: Sequence[bytes]) -> KeyFullError:
-    """Return the error for a reply which reports that the line of a key is full."""
+    """Return the error for a reply that a key has its maximum number of waiting messages."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
         f"key {key} has {counted(most, 'waiting message')}, the maximum; nothing was accepted: enqueue later, or "
@@ -1249,10 +1248,10 @@ def _unreadable(error: Exception) -> ScriptError:
 
 
 def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """Return the messages in a reply. The script for plain calls hands out only first attempts.
+    """Return the messages in a reply.
 
     Args:
-        start: Index of the first fact about messages in a reply of the general script.
+        start: Index of the first field about messages in a reply of the general script.
     """
     if reply[0] != PLAIN:
         return _generally_handed(reply, start, caller, limit)
@@ -1266,6 +1265,7 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
             mids, contents = (mids,), (contents,)  # a single message
         for index, mid in enumerate(mids):
             token = f"{stem}{index}"
+            # The script for plain calls returns only messages without earlier attempts.
             messages.append(
                 Message(mid.decode(), contents[index], 1, 0, fence + index, token, token, lock_expires_at, 0)
             )  # fmt: skip
@@ -1275,7 +1275,7 @@ def _handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeue
 
 
 def _generally_handed(reply: list[Any], start: int, caller: Caller, limit: int) -> Dequeued:
-    """Return the messages in a reply of the general dequeue script. Facts about messages begin at index `start`."""
+    """Return the messages in a reply of the general dequeue script. Fields about messages begin at index `start`."""
     if len(reply) > start + 3:
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:

@@ -1,8 +1,8 @@
-"""Cancel messages whose end the server must remember for a while.
+"""Cancel or take out messages, and remember for a while that they ended.
 
-A message's content tells the script how long to remember the end, in the message's result key. But a script may
-write only keys that its call declares. So if the result key wasn't declared, the script answers REMEMBERS, and the call
-is repeated with the key.
+A message's content tells the script how long to remember the end. The script records it in the message's result
+key, but may write only keys that the call declares. If the call didn't declare the result key, the script answers
+REMEMBERS, and the client repeats the call with the key.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def with_result_keys(
     rows: Sequence[T],
     call: Callable[[Sequence[T], Sequence[str]], list[bytes]],
 ) -> list[bytes]:
-    """Make a call for some messages. Repeat it with result keys for messages whose ends are remembered.
+    """Make a call for some messages. For messages with the answer REMEMBERS, repeat the call with their result keys.
 
-    Return one word per message.
+    Return the last answer for each message.
 
     Args:
         rows: For each mid, the arguments of the call.

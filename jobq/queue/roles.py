@@ -18,17 +18,17 @@ class Role(NamedTuple):
     Attributes:
         scripts: Scripts of lua/queue that the user calls.
         queue: Commands that the user sends directly to a queue's keys.
-        names, workers: Commands on the list of queues, and on the four hashes about workers.
-        orders, answers: Commands on the lists of orders, and on the answers of workers.
-        spent: Commands on the records of finished sealed calls.
-        django: Commands on the records of Django's tasks.
-        audit: Commands on the audit log.
-        operations: Commands on the dashboard's operations.
-        logins: Commands on the dashboard's sessions and failed logins.
+        names, workers: Commands for the list of queues, and for the four hashes about workers.
+        orders, answers: Commands for the lists of orders to workers, and for the workers' answers.
+        spent: Commands for the records of finished signed calls.
+        django: Commands for the records of Django tasks.
+        audit: Commands for the audit log.
+        operations: Commands for the dashboard's operations.
+        logins: Commands for the dashboard's sessions and failed logins.
         flows: Scripts of lua/flow that the user calls.
-        flow_names: Commands on the list of flows.
-        secrets: Commands on the secrets of queues, which prove that the user may run steps of flows there.
-        charts: Commands on the rings of charts.
+        flow_names: Commands for the list of flows.
+        secrets: Commands for the queues' secrets, which allow users to run steps of flows.
+        charts: Commands for chart data.
         verbs: Commands without a key.
         reads: Whether the user only reads, apart from logins.
     """
@@ -203,7 +203,7 @@ def _beside(key: Callable[[str, str], str], namespace: str, queues: Sequence[str
 
 
 def _records(namespace: str, queues: Sequence[str]) -> list[str]:
-    """Return patterns for the keys of the records of Django's tasks."""
+    """Return key patterns for the records of Django tasks."""
     if queues:
         return [
             literal(keys.django_record(keys.prefix(namespace, queue), "")) + "*" for queue in queues

@@ -31,10 +31,10 @@ Step = Literal["", "old", "newest"]
 
 
 class SealedError(JobqError):
-    """A queue rejected the call, because it is sealed or because it is an unknown partition.
+    """A queue rejected the call, because the queue is sealed or is a partition without data.
 
     Attributes:
-        unknown: Name of an unknown partition, which lost its data or was never made; '' for a sealed queue.
+        unknown: Name of the partition that lost its data or was never created; '' for a sealed queue.
     """
 
     def __init__(self, text: str, *, unknown: str = "") -> None:
@@ -58,7 +58,7 @@ class PartlyAcceptedError(UnavailableError):
 
 
 def refusal_in(error: JobqError) -> JobqError:
-    """Return why a partition rejected its part of a call. Return other errors unchanged."""
+    """For a PartlyAcceptedError, return the error of the rejecting partition; otherwise, return `error`."""
     return error.refusal if isinstance(error, PartlyAcceptedError) else error
 
 
@@ -186,7 +186,7 @@ class PartitionRouter:
         """Read the map after partitions were deleted, or data was lost or restored.
 
         Args:
-            name: A partition without a fence. If the map has the partition, its data was lost.
+            name: The partition without a fence counter. If the map has this partition, the partition lost its data.
         """
         known = self.refresh(replaces=True)
         if is_partition(self._name):  # a call to one partition
@@ -202,8 +202,7 @@ class PartitionRouter:
     def _after(self, asked: int, is_repeatable: bool) -> tuple[Epoch, bool]:
         """Return the next epoch that should get the call, and whether it is the newest epoch.
 
-        A call that may be a repetition also goes to drained epochs, which repeat their replies to an earlier
-        try.
+        A call that may be a repetition also goes to drained epochs, which may have accepted it in an earlier try.
         """
         for known in (self.map, self.refresh):
             newest = (known() if callable(known) else known).newest
@@ -218,7 +217,6 @@ class PartitionRouter:
         raise self._sealed()
 
     def _sealed(self) -> ScriptError:
-        """Return the error for a sealed queue without later partitions, usually left by an interrupted deletion."""
         name, size = self._name, self._map.newest.size
         remedy = f"run jobq check fsck {name} --repair"
         if is_partition(name):
@@ -231,13 +229,13 @@ class PartitionRouter:
 
 
 class _RoutedCall:
-    """Messages of one call, on their way to their partitions.
+    """One enqueue call, whose messages are sent to their partitions.
 
     Attributes:
         texts: For each message, the text that decides its partition; see `place_text`.
         pending: Indexes of messages that no partition has accepted or rejected.
-        is_numbered: Whether the call may be repeated under its number.
-        was_answered: Whether a partition has recorded the call's number.
+        is_numbered: Whether the call has a number, so that it can be repeated safely.
+        was_answered: Whether a partition has recorded the number.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The keys of a queue: their limits, and facts about them for people."""
+"""Limits and descriptions of a queue's keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rule(NamedTuple):
         max: Maximum number of running messages.
         rate: Maximum rate of starts.
         weight: The key's share of turns.
-        waiting: Maximum number of messages in the key's line.
+        waiting: Maximum number of waiting messages.
     """
 
     max: int | None = None
@@ -65,8 +65,8 @@ class KeyRow(NamedTuple):
         max: Maximum number of running messages; None if unlimited.
         held_until: When the key's hold ends.
         starts_at: When the key's rate allows the next start.
-        oldest: Mid of the message at the head of the key's line.
-        most_waiting: Maximum length of the line; None if unlimited.
+        oldest: Mid of the key's first waiting message.
+        most_waiting: Maximum number of waiting messages; None if unlimited.
     """
 
     key: str
@@ -81,7 +81,7 @@ class KeyRow(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the key's line is full."""
+        """Whether the key has its maximum number of waiting messages."""
         return self.most_waiting is not None and self.waiting >= self.most_waiting
 
 
@@ -98,7 +98,7 @@ class KeyFacts(NamedTuple):
     `waiting`, `running`, `max`, `held_until`, `starts_at` and `rate` are facts about the message's key.
 
     Attributes:
-        place: The message's place in the line of its key, starting at 1; 0 if it isn't in a line.
+        place: The message's position among its key's waiting messages, starting at 1; 0 if it has no position.
         holders: At most ten running messages of the key, each with the end of its lease.
         keys_before: Number of keys whose turn comes first.
     """

@@ -91,7 +91,7 @@ Samples = Mapping[str, tuple[Hashable, Sample]]
 
 
 class LoadWatch:
-    """Measures the servers of one client. `close` closes its connections."""
+    """Measures the CPU load of a client's servers. `close` closes the connections."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ def _load(
 
 
 def _of_scripts(before: NodeCounters, after: NodeCounters) -> float:
-    """Return the share of CPU time that scripts used, including their share of the network I/O."""
+    """Return the fraction of CPU time for scripts, including the I/O of the calls."""
     scripts = after.scripts_us - before.scripts_us
     plain = max(0.0, after.commands_us - before.commands_us - scripts * (1 + COUNTED_TWICE))
     network = max(0.0, (after.cpu_s - before.cpu_s) * 1e6 - scripts - plain)

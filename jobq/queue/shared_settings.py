@@ -39,7 +39,7 @@ def check_shares(queue: str, most: Argument, newest: Epoch) -> None:
 def set_limits(
     queue: str, epoch: Epoch, values: Mapping[str, Argument], scripts_of: ScriptsOf
 ) -> None:
-    """Set limits in all partitions of an epoch. `values` are the arguments of `set_limits` for the whole queue."""
+    """Set limits in all partitions of an epoch. `values` are the script's arguments for the whole queue."""
     names = epoch.names(queue)
     for name, share in zip(names, shares(values["in_queue"], len(names)), strict=True):
         scripts_of(name)["set_limits"].run({**values, "in_queue": share})

@@ -130,7 +130,7 @@ class Rescheduled(NamedTuple):
     Attributes:
         word: 'moved', 'same' (the message could already run), 'nil' (there is no such message) or 'changed' (it is
             running or done, or another message has its mid).
-        former_ms: The former earliest start in epoch ms; None if the message could run immediately.
+        former_ms: The previous start time in epoch ms; None if the message could run immediately.
     """
 
     mid: str
@@ -139,7 +139,7 @@ class Rescheduled(NamedTuple):
 
 
 class AddedMessages(Sequence[Enqueued]):
-    """The results of one round trip whose messages are all new."""
+    """The results of a round trip that added all its messages."""
 
     __slots__ = ("_mids",)
 
@@ -276,10 +276,10 @@ class Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Finished(NamedTuple):
-    """The result of a `finish`.
+    """The result of `Queue.finish`.
 
     Attributes:
-        replies: For each ending 'ok', 'dead' (too many crashes), 'stale' or 'unknown'; see `Queue.finish`.
+        replies: 'ok', 'dead' (too many crashes), 'stale' or 'unknown' for each attempt; see `Queue.finish`.
         dequeued: The messages that the same call fetched; None if `dequeue` was 0.
     """
 
@@ -295,7 +295,7 @@ class Lease(NamedTuple):
 
 
 def remember_ms(seconds: float | None) -> int:
-    """Return how long to remember an end, in ms; 0 if the end isn't remembered."""
+    """Return how long to remember a message's outcome, in ms; 0 means not at all."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
@@ -326,16 +326,16 @@ class Status(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Numbers of messages by place.
+    """Numbers of messages by state.
 
     Attributes:
-        ready: Waiting messages without a delay, including messages in the lines of keys.
+        ready: Waiting messages without a delay, including messages with keys.
         locked: Running messages, including expired locks until they are recovered.
         quarantined: Entries that were set aside because they can't be mids (`jobq check fsck`).
         paused: Whether any partition in which messages may wait is paused.
-        keys: How many keys have messages or are held.
+        keys: Number of keys that have messages or are held.
         served_partitions: Number of partitions in which messages may wait. Without partitions, it is 1.
-        paused_partitions: Number of paused partitions among these.
+        paused_partitions: Number of these partitions that are paused.
     """
 
     messages: int
@@ -420,7 +420,7 @@ class Upkeep(NamedTuple):
         due_ms: Time until the earliest mid in `due`; 0 if there is none.
         surplus: 1 if there are still more dead messages than the queue's limits allow, else 0.
         outbox: Number of waiting entries for flows in the queue's outbox.
-        sealed: The epoch of the partitions that replace the queue; '0' if it isn't sealed.
+        sealed: The epoch of newer partitions that replace the queue; '0' if there are none.
     """
 
     circle: int
@@ -481,8 +481,8 @@ class Violation(NamedTuple):
     """A violated invariant.
 
     Attributes:
-        mid: The affected mid or key, as text for people.
-        raw: The bytes of that mid.
+        mid: The affected mid or key, as readable text.
+        raw: The stored bytes of `mid`.
     """
 
     rule: str
@@ -499,7 +499,7 @@ class Ticked(NamedTuple):
     - `waits`: the run waits for the previous run.
     - `replaced`: the run replaced the previous run.
     - `skipped`: there is no run, because the previous run isn't over.
-    - `full`: there is no run, because the line of its key is full.
+    - `full`: there is no run, because its key has the maximum number of waiting messages.
     - `exists`: there is no run, because another tick was enqueued since the caller's last read.
     - `new`: the schedule starts now.
     - `clock`: the schedule continues from now, because the clock was set back.
