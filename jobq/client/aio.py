@@ -1,6 +1,6 @@
 """The asyncio client: it makes the calls of `connection.Client` without blocking the event loop.
 
-Import this module only where an event loop runs: `connection` doesn't import asyncio.
+Import this module only in asyncio programs, so that other programs don't import asyncio.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class Reply:
     wait for any object that has `_asyncio_future_blocking`; see asyncio.isfuture.
 
     Args:
-        whole: A cancelled coroutine gets its CancelledError only after the reply has arrived, because it must not miss
-            the reply.
+        whole: Delay a cancellation of the coroutine until the reply has arrived.
         once: The command must not be repeated.
     """
 
@@ -302,7 +301,7 @@ class SharedConnection:
 
         Args:
             connection: An open connection that nothing else uses.
-            try_s: If the server sends nothing for this time, repeat the repeatable calls on another connection.
+            try_s: If the server doesn't answer for this time, repeat the repeatable calls on another connection.
         """
         sock: Any = connection._sock
         if sock is None:
@@ -370,7 +369,7 @@ class SharedConnection:
 
         Args:
             within_s: Time limit for the reply.
-            whole: A cancelled coroutine still waits for the reply; see Reply.
+            whole: After a cancellation, still wait for the reply; see Reply.
             once: The command must not be repeated, so allow its reply the connection's full timeout.
         """
         loop = self._loop

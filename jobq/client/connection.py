@@ -88,7 +88,7 @@ class AttachedBuffer(Protocol):
         ...
 
     def forget(self) -> None:
-        """Drop all waiting messages. Only for a forked child, because its parent sends the messages."""
+        """Drop all waiting messages in a forked child, because the parent process sends them."""
         ...
 
 
@@ -201,7 +201,7 @@ class Client:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def perform(self, key: str, state: CallState, by: Exchange | None = None) -> Any:
-        """Make one call on the node that serves `key`, repeat it as `state` demands, and return the raw reply.
+        """Make one call on the node that serves `key`, repeat the call if necessary, and return the raw reply.
 
         Args:
             by: Function that sends a command and reads its reply, instead of the client's own function.
@@ -338,7 +338,7 @@ class Client:
                 connection.disconnect()
 
     def abandon(self) -> None:
-        """Close the parent's connections. Only for a forked child, which must not send anything on them."""
+        """Close the parent's connections in a forked child, without sending anything."""
         if self.outage:
             self.outage.forget()
         self.of_loops = {}
@@ -449,7 +449,7 @@ def exchange_once(connection: Connection, command: Command, asking: bool = False
 
 
 def send(connection: Connection, command: bytes) -> None:
-    """Send one command. Raises an error in `LOST` if the connection is broken."""
+    """Send one command. Raises a connection error, see `LOST`, if the connection is broken."""
     sock = connection._sock
     if sock is None:
         raise redis_errors.ConnectionError("the connection was closed")
@@ -463,7 +463,10 @@ def send(connection: Connection, command: bytes) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """Read and return one reply; raise it if it is an error. Raises an error in `LOST` if the connection is broken."""
+    """Read and return one reply; raise an error reply.
+
+    Raises a connection error, see `LOST`, if the connection is broken.
+    """
     parser: Any = connection._parser
     sock, reader, buffer = connection._sock, parser._reader, parser._buffer
     if sock is None or reader is None:

@@ -2,7 +2,7 @@
 
 Each caller numbers its calls, and makes only one call at a time. The scripts record the number and the reply of the
 caller's last call. If the same number arrives again, they return the recorded reply; they reject a lower number. So a
-client may repeat a call whose reply was lost, but only for as long as the server keeps that record.
+client may repeat a call whose reply was lost, but only while the server keeps that record.
 
 The main classes:
 
@@ -237,7 +237,7 @@ class CallState:
         tries: Tries | None = None,
         renew: Callable[[], Command] | None = None,
     ) -> None:
-        """Prepare a call for its first try.
+        """Create the state of a call.
 
         Args:
             tries: Earlier tries of this call.
@@ -479,7 +479,7 @@ class ScriptCall(NamedTuple, Generic[T]):
     """A script call as a value: the command, how to read the reply, and whether the call may be repeated.
 
     Attributes:
-        read: Converts a reply to the call's result, or raises the error in the reply.
+        read: Turns the raw reply into the result, or raises the error in the reply.
         repeatable: Whether repeating the call is harmless. Other calls are repeated only while the server can't have
             received them. If their reply is lost, they raise UnavailableError.
     """

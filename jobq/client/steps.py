@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Request(NamedTuple):
-    """A step that makes one call on the node that serves `key`. The result is the raw reply.
+    """A step to make one call on the node that serves `key`. The result is the raw reply.
 
     Attributes:
         whole: Whether a cancelled coroutine still waits for the reply. The generator then gets the reply in
@@ -34,14 +34,14 @@ class Request(NamedTuple):
 
 
 class ItemAt(NamedTuple):
-    """A step that waits for the first item of the list at `key`. The result is the item, or None after the timeout."""
+    """A step to wait for the first item of the list at `key`. The result is the item, or None after the timeout."""
 
     key: str
     seconds: float
 
 
 class Ask(NamedTuple, Generic[T]):
-    """A step that makes a blocking call. The result is the call's result.
+    """A step to make a blocking call. The result is the call's result.
 
     Attributes:
         undo: Undoes the call if the coroutine was cancelled before it got a truthy result.
@@ -55,7 +55,7 @@ class Ask(NamedTuple, Generic[T]):
 
 
 class Nap(NamedTuple):
-    """A step that sleeps for a time or until a file descriptor is readable. The result lists readable descriptors."""
+    """A step to sleep for a time or until a file descriptor is readable. The result lists readable descriptors."""
 
     seconds: float
     files: tuple[int, ...] = ()

@@ -104,7 +104,10 @@ class BlockingConnection:
             raise UnavailableError(f"no connection for a blocking wait: {error}") from error
 
     def reply(self) -> Any:
-        """Read one reply. Raises ScriptError if the server rejected the command, UnavailableError if no reply came."""
+        """Read one reply.
+
+        Raises ScriptError if the server rejected the command, and UnavailableError if no reply came.
+        """
         if self._connection is None:
             raise UnavailableError("the connection was closed")
         try:
@@ -248,7 +251,7 @@ class WakeWaiter:
             connection.close()
 
     def cut_short(self) -> list[int]:
-        """Tell the servers to unblock the waiting connections now. A server's own timeout can be 100 ms late.
+        """Tell the servers to unblock the waiting connections now. The timeout on the server can be 100 ms late.
 
         Return the file descriptors of connections that were closed because the server didn't answer.
         """

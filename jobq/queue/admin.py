@@ -1,4 +1,4 @@
-"""Operations for people and dashboards: counts, pages of messages, pause, collect, revive, clear and checks."""
+"""Administrative operations, such as counting messages, pausing queues, and reviving dead messages."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Administered(Accepting, Protocol):
 
 
 class Admin:
-    """Operations on one queue for people and dashboards; get them from `queue.admin`."""
+    """Administrative operations on one queue; get this object from `queue.admin`."""
 
     def __init__(self, queue: Administered, queue_of: Callable[[str], Administered]) -> None:
         self.name, self.client, self.scripts = queue.name, queue.client, queue.scripts
@@ -91,7 +91,7 @@ class Admin:
         self.prefix = keys.prefix(self.client.namespace, self.name)
 
     def counts(self) -> Counts:
-        """Return the number of messages in each place.
+        """Return the number of messages in each state.
 
         For a partitioned queue, the numbers of its partitions are added up.
         """
@@ -309,7 +309,7 @@ class Admin:
         Return `words`, with each 'sealed' replaced by the new outcome.
 
         Args:
-            at: For each message, its earliest start in epoch ms; None or omitted: immediately.
+            at: Each message's earliest start in epoch ms; None means immediately.
         """
         base = self._queue_of(base_of(self.name))
         starts = dict(zip(dead_ids, at, strict=True)) if at else {}
@@ -479,9 +479,9 @@ class Admin:
     ) -> tuple[str, str]:
         """Declare, add, pause, resume or remove a schedule.
 
-        Return a word and a detail. The detail of 'declared' and 'added' is the last tick. 'taken' means that a worker's
-        code declares the schedule; the detail is the declared definition. The words 'paused', 'resumed', 'removed',
-        'same', 'unknown' and 'full' have no detail.
+        Return an outcome and a detail. The detail of 'declared' and 'added' is the last tick. 'taken' means that a
+        worker's code declares the schedule; the detail is the declared definition. The outcomes 'paused', 'resumed',
+        'removed', 'same', 'unknown' and 'full' have no detail.
         """
         values = {"now": moment(now), "verb": verb, "name": name, "definition": definition}
         word, *more = map(text_of, self.scripts["schedule"].run(values))

@@ -36,7 +36,7 @@ def aenqueue(
     durability: str | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> Coroutine[Any, Any, Enqueued]:
-    """Accept one message; see Queue.enqueue. Simultaneous calls of coroutines are sent together.
+    """Enqueue one message; see Queue.enqueue. Simultaneous calls of coroutines are sent together.
 
     If the call waits for a disk or for replicas, or may use an outage buffer, it runs in a thread.
     """
@@ -53,7 +53,7 @@ async def aenqueue_many(
     durability: str | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> Sequence[Enqueued]:
-    """Accept messages; see Queue.enqueue_many. Other coroutines can run between two round trips."""
+    """Enqueue messages; see Queue.enqueue_many. Other coroutines can run between two round trips."""
     client = queue.client
     if client.outage is not None or (durability or client.durability) != "memory":
         return await in_thread(queue.enqueue_many, contents, durability=durability, **options)

@@ -181,7 +181,7 @@ class AuditLog:
 
 
 def without_ended_intents(entries: Iterator[AuditEntry]) -> Iterator[AuditEntry]:
-    """Leave out the 'intent' entry of each operation whose outcome has an entry. The newest entry comes first."""
+    """Leave out the 'intent' entry of each operation whose outcome has an entry. Pass the newest entry first."""
     ended = set()
     for entry in entries:
         if entry.phase != "intent":

@@ -1,7 +1,7 @@
 """Chart data of the last day. Workers store the last 1,440 minutes of each queue in a ring buffer, which is a string.
 
 A minute takes 32 bytes: its number since the epoch, the queue's figures, and the number of messages started so far.
-While a queue's figures stay the same, workers write nothing. So if the queue's buffer lacks a minute, but the buffer
+While a queue's figures stay the same, workers don't write them. So if the queue's buffer lacks a minute, but the buffer
 for the sum of all queues has the minute, the queue's previous figures apply. Readers skip impossible minutes, because
 anyone with access to the keys can write anything.
 """

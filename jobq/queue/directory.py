@@ -38,7 +38,7 @@ class ListedQueues(NamedTuple):
 
     Attributes:
         names: Names of queues, sorted.
-        strange: Entries in the list that can't be names, sorted.
+        strange: Invalid names in the list, sorted.
         left_out: Number of omitted names.
     """
 
@@ -71,7 +71,7 @@ def register_queue(client: Client, name: str) -> float:
 
 
 def queue_names(client: Client) -> list[str]:
-    """Return the names of all queues that were ever used, sorted; entries that can't be names are left out."""
+    """Return the names of all queues that were ever used, sorted; invalid names are left out."""
     return sorted(name.decode() for name in _listed(client) if _is_name(name))
 
 

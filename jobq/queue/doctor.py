@@ -68,7 +68,7 @@ class Facts:
     """Facts about one server, as the server reported them.
 
     Attributes:
-        durability: The durability of the client's enqueues.
+        durability: The client's durability setting.
         node: Name of the server's node, if the deployment has several.
         away: Why the server didn't answer; '' if it did.
         is_replica: Whether the server is a replica that a failover may promote.

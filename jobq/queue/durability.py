@@ -136,7 +136,7 @@ class SharedConfirmation:
     def missing(self) -> str:
         """Wait until all writes since the last wait are durable; return '', or the reason why they aren't durable.
 
-        Raises ConfigError if the server can't confirm the durability, UnavailableError if it doesn't answer.
+        Raises ConfigError if the server can't confirm durable writes, and UnavailableError if it doesn't answer.
         """
         marks, self._marks = self._marks, {}
         reasons = [self._missing_at(mark, value) for mark, value in marks.values()]

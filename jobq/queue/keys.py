@@ -226,7 +226,7 @@ def web_session(namespace: str, digest: str) -> str:
 
 
 def web_failures(namespace: str, kind: str, digest: str) -> str:
-    """Return the key of the number of failed logins, which expires after 15 minutes.
+    """Return the key that counts failed logins. The count expires after 15 minutes.
 
     Args:
         kind: `a` for an address, `n` for a name.

@@ -105,7 +105,7 @@ class OutageBuffer:
         runtime.buffers.add(self)
 
     def forget(self) -> None:
-        """Drop all waiting calls. Only for a forked child, because its parent sends the calls."""
+        """Drop all waiting calls in a forked child, because the parent process sends them."""
         self._changed = threading.Condition()
         #: Calls in order. Calls that are `aside` were rejected, or wait for a rejected call.
         self._waiting: dict[_Call, None] = {}

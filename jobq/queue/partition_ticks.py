@@ -72,7 +72,7 @@ class PartitionTicks:
         self._queue, self._clock = queue, clock
 
     def take(self, values: dict[str, Argument]) -> Ticked:
-        """Take one tick. If it enqueues a run, the run's message is sent to its partition.
+        """Handle one tick. If the tick enqueues a run, send the run's message to its partition.
 
         Args:
             values: The arguments of the script `tick`.

@@ -296,7 +296,7 @@ def workers(client: Client) -> list[WorkerEntry]:
 
 
 def workers_in(reply: Any) -> list[WorkerEntry]:
-    """Parse a reply to HGETALL as `workers` does."""
+    """Return the workers in a reply to HGETALL; see `workers`."""
     return sorted((_entry(text_of(raw), decoded(text)) for raw, text in _pairs(reply)), key=_NAME)
 
 

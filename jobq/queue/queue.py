@@ -198,7 +198,7 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Enqueued:
-        """Accept one message; for the options see enqueue_many."""
+        """Enqueue one message; for the options, see enqueue_many."""
         client = self.client
         level = durability or client.durability
         batch = prepared(content, mid, options)
@@ -215,7 +215,7 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept messages, up to 250 per round trip. The server accepts or rejects a round trip in full.
+        """Enqueue messages, up to 250 per round trip. The server accepts or rejects a round trip in full.
 
         `contents` is read while messages are sent. After an error, the messages of earlier round trips stay enqueued,
         and the messages of the next round trip may be enqueued.
@@ -281,7 +281,7 @@ class Queue:
         durability: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Sequence[Enqueued]:
-        """Accept messages of flows, whose mids begin with '~'.
+        """Enqueue messages of flows, whose mids begin with '~'.
 
         A mid with a dead message is rejected with the action 'exists' and the status 'dead'. All options of
         enqueue_many work except on_conflict, throttle, debounce_max and drop_results, and `until` can't be 'done' or
@@ -517,7 +517,7 @@ class Queue:
     ) -> list[bool]:
         """Return unstarted messages to the front of the queue. This doesn't count as an attempt.
 
-        Return for each message whether the attempt still held it.
+        Return for each message whether the attempt still had the lease.
         """
         if not leases:
             return []
@@ -533,7 +533,7 @@ class Queue:
     def end_session(self, caller_id: str) -> list[Lease]:
         """Reject all later calls of a dead caller.
 
-        Return the messages that its last call fetched and that it still holds.
+        Return the messages that the caller's last call fetched and that are still leased to the caller.
         """
         reply = self.scripts["close"].run_for(caller_id, {"caller": caller_id})
         texts = [item.decode() for item in reply]
@@ -541,14 +541,14 @@ class Queue:
         return held[:MAX_COUNT]  # only a forged record hands out more
 
     def progress(self, mid: str, token: str, text: str) -> bool:
-        """Record how far a running attempt is; return False if the attempt no longer holds the message."""
+        """Record the progress of a running attempt; return False if the attempt has lost its lease."""
         reply = self.scripts["progress"].run({"mid": mid, "token": token, "text": text})
         return bool(reply[0] == b"ok")
 
     def checkpoint(self, mid: str, token: str, value: str = "") -> str | None:
         """Store `value` for the next attempt; without a value, only read the stored value.
 
-        Return the stored value, or '' if there is none; None if this attempt no longer holds the message.
+        Return the stored value, or '' if there is none; None if this attempt has lost its lease.
         """
         reply = self.scripts["checkpoint"].run({"mid": mid, "token": token, "value": value})
         return text_of(reply[1]) if reply[0] == b"ok" else None
@@ -1117,7 +1117,7 @@ def _keyed(options: EnqueueOptions) -> str:
 
 
 def line_full(reply: Sequence[bytes]) -> KeyFullError:
-    """Return the error for a reply that a key has its maximum number of waiting messages."""
+    """Return the error for a key that has its maximum number of waiting messages."""
     key, most = text_of(reply[1]), int(reply[2])
     return KeyFullError(
         f"key {key} has {counted(most, 'waiting message')}, the maximum; nothing was accepted: enqueue later, or "

@@ -46,7 +46,7 @@ class PartlyAcceptedError(UnavailableError):
     """Partitions accepted some messages of a call, but another partition rejected the messages in `mids`.
 
     Attributes:
-        refusal: Why they were rejected.
+        refusal: Why the messages were rejected.
         accepted: The results of the accepted messages.
     """
 

@@ -214,7 +214,7 @@ def _load(
 
 
 def _of_scripts(before: NodeCounters, after: NodeCounters) -> float:
-    """Return the fraction of CPU time for scripts, including the I/O of the calls."""
+    """Return the fraction of CPU time that scripts used, including the network I/O of their calls."""
     scripts = after.scripts_us - before.scripts_us
     plain = max(0.0, after.commands_us - before.commands_us - scripts * (1 + COUNTED_TWICE))
     network = max(0.0, (after.cpu_s - before.cpu_s) * 1e6 - scripts - plain)

@@ -206,7 +206,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """A dequeued message.
 
     Attributes:
-        fence: A number that grows with each message that the queue hands out.
+        fence: A number that grows with each attempt in the queue.
         generation: Distinguishes this message from earlier messages with the same mid.
         unknowns: How many times in a row the message was received by a worker that doesn't know its job.
     """
@@ -295,7 +295,7 @@ class Lease(NamedTuple):
 
 
 def remember_ms(seconds: float | None) -> int:
-    """Return how long to remember a message's outcome, in ms; 0 means not at all."""
+    """Return how long to remember a message's outcome, in ms; 0 if the outcome isn't remembered."""
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
@@ -379,8 +379,8 @@ class Sample(NamedTuple):
     """The figures of a queue at one moment.
 
     Attributes:
-        fence: Number of messages ever handed out, including released messages. It only grows.
-        added: Number of events ever written. It only grows.
+        fence: Number of starts so far, including released messages.
+        added: Number of events written so far.
         flow_entries: Number of entries not yet delivered to flows.
         flow_since_ms: Time of the oldest of these entries in epoch ms, or 0.
         refused: Number of messages lost from outage buffers because the queue rejected them.
