@@ -171,13 +171,13 @@ def check(path: Path) -> list[MigrationFinding]:
 
 
 def system_of(name: str) -> str:
-    """Return the job queue that a dotted name belongs to (Celery, RQ or Dramatiq), or ''."""
+    """Return the library that a dotted name belongs to (`celery`, `rq` or `dramatiq`), or '' for other names."""
     top = name.split(".")[0].removesuffix("()")
     return _SYSTEMS.get(top, "celery" if top.startswith("celery_") else "")
 
 
 def decorated_by(origin: str) -> str:
-    """Return the job queue whose tasks the decorator creates, or '' if it is not a task decorator."""
+    """Return the library (`celery`, `rq` or `dramatiq`) whose task decorator this is, or '' for other decorators."""
     name = origin.removesuffix("()")
     return next((system for system, names in _DECORATORS.items() if name in names), "")
 
@@ -200,7 +200,7 @@ Fact = tuple[int, str, str, str]
 
 
 class _CodeReader:
-    """Finds the features of other job queues that a file uses."""
+    """Finds the features of Celery, RQ and Dramatiq that a file uses."""
 
     def __init__(self, module: Module, project: _Project) -> None:
         self._module, self._project = module, project

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class MigrationRule(NamedTuple):
-    """The equivalent in jobq of all features that match a pattern.
+    """Advice for replacing Celery, RQ or Dramatiq features that match `pattern`.
 
     Attributes:
         kind: `same`, `differs` or `none`; see MigrationFinding.
@@ -22,7 +22,7 @@ class MigrationRule(NamedTuple):
 
 @cache
 def rules() -> dict[str, list[MigrationRule]]:
-    """Return the rules of each job queue, in the order of `rules.txt`."""
+    """Return the rules for each library (Celery, RQ or Dramatiq), in the order of `rules.txt`."""
     by_system: dict[str, list[MigrationRule]] = {}
     system: list[MigrationRule] = []
     for line in Path(__file__).with_name("rules.txt").read_text(encoding="utf-8").splitlines():

@@ -1,7 +1,7 @@
 """Runs up to `concurrency` async jobs on an event loop, and at the same time up to `threads` sync jobs in threads.
 
-Jobs continue while a report awaits its reply. Other calls to the server are short, so the loop makes them itself. While
-the server is away, the loop blocks.
+Jobs continue while a report awaits its reply. Other calls to the server run on the event loop itself, because they are
+short. If the server is unreachable, these calls block the event loop.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class JobRun(asyncio.Task[None]):
         context: Context,
         on_cut_short: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        """Prepare a run with its own context. If it is cancelled, it calls `on_cut_short` when it ends."""
+        """Create the task. If the task is cancelled, `on_cut_short` is called when the task ends."""
         self.index, self.slot, self.call, self.calls = run
         #: Whether messages were started, slots of ended calls, and the ending of a batch's first call; see ThreadRun.
         self.began, self.ended = False, set[int]()
@@ -91,7 +91,7 @@ class JobRun(asyncio.Task[None]):
         super().__init__(coroutine, loop=loop, name=self.call.message.mid, context=context)
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the run. If another job calls this, do nothing and return False."""
+        """Cancel the run. If a different job tries to cancel the run, do nothing and return False."""
         context = running.get(None)
         if context is not None and not context.is_of(self.call):
             return False
@@ -777,7 +777,7 @@ class AsyncRunner(Runner):
                 self._stop_expired()
 
     def _fenced(self, ask: Callable[[], Answer]) -> Answer:
-        """Call `ask` and return its result. If the server took long, stop jobs whose lease may have expired."""
+        """Call `ask` and return its result. After a slow call, stop jobs whose lease may have expired."""
         asked_at = boot_ns()
         answer = ask()
         if boot_ns() - asked_at > self._child.margin_ns:

@@ -1,4 +1,4 @@
-"""Records the figures in the dashboard's charts once a minute. In each minute, one worker records all queues."""
+"""Records queue figures once a minute for the dashboard's charts. Each minute, one worker records all queues."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Runner(Protocol):
         ...
 
     def drive(self) -> None:
-        """Call `turn` repeatedly and take the steps that it returns, until it returns END."""
+        """Call `Child.turn` until it returns END. Wait whenever it returns SLEEP or WAIT."""
 
     def room(self, index: int, freed: int = 0) -> int:
         """Return how many messages to request from this queue if `freed` more slots become free."""
@@ -345,7 +345,7 @@ class Child:
         return self.recycling.left(room, taken)
 
     def _accept(self, index: int, dequeued: Dequeued, deadline: int) -> bool:
-        """Run the fetched messages. Return whether there were messages, or flows may have enqueued some."""
+        """Run fetched messages. Return whether messages were fetched or flows may have enqueued new messages."""
         self.polling.record(index, dequeued)
         messages = dequeued.messages
         if not messages:
@@ -367,9 +367,9 @@ class Child:
         return True
 
     def _tell_flows_of_ends(self) -> None:
-        """Deliver outbox entries to flows after reports whose replies don't show whether there are entries.
+        """After reports that didn't check a queue's outbox, deliver the outbox's entries to flows.
 
-        If a report is still unanswered, do this in a later turn.
+        While a report is unanswered, do nothing.
         """
         ended, sent = self.queues.ended_members, self.queues.is_sent
         while ended and not sent:
@@ -386,7 +386,7 @@ class Child:
         return self.executor.resolve(name, message)
 
     def _before_call(self) -> None:
-        """Before each call to the server, end the process if a job forked it, and restore its signal handlers."""
+        """Exit if a job forked this process. Otherwise, restore signal handlers that a job has replaced."""
         self.executor.home.only()
         self.context.signals.keep_own()
 
@@ -418,7 +418,7 @@ class Child:
             self.report()
 
     def _report(self, take: bool) -> bool:
-        """Report finished runs. With `take`, the report to the queue with the next turn also fetches messages."""
+        """Report finished runs. With `take`, also fetch messages from the queue that has the next turn."""
         if take and self.queues.is_sent:
             return False  # the next turn reads that reply
         # A run's log line is written before the run is reported.
@@ -449,7 +449,7 @@ class Child:
         return self._limited(room) if room > 0 and self.polling.stays(index) else 0
 
     def _send(self, index: int, limit: int) -> bool:
-        """Send a report without waiting for its reply, if jobs run in parallel. Return whether it was sent."""
+        """If jobs run in parallel, send a report, but don't read the reply yet. Return whether a report was sent."""
         # Other work of the loop takes milliseconds, so only a blocked loop is late.
         after_ns = round(self.settings.lease_s / 3 * 1e9)
         if not self.runner.overlaps or not self.queues.send(index, limit, after_ns):
@@ -466,7 +466,7 @@ class Child:
                 self.queues.send(index, limit, self.slow_ns)
 
     def _collect(self) -> bool:
-        """Wait for the reply to the sent report, and run its messages. Return whether the reply arrived."""
+        """Read the reply to a sent report, and queue the received messages. Return False if the reply was lost."""
         if not self.queues.is_sent:
             return True
         try:
@@ -527,7 +527,7 @@ class Child:
         return command
 
     def take_ahead(self) -> None:
-        """Run the messages from the dequeue command pipelined after a wait. If its reply was lost, repeat the call."""
+        """Run the messages of the dequeue command that followed a wait. If the reply was lost, repeat the command."""
         if not self._is_behind or self.asleep:
             return
         self._is_behind = False
@@ -693,7 +693,7 @@ class Child:
             os._exit(exit_codes.FENCED)
 
     def next_look_s(self) -> float:
-        """Return the seconds until running jobs must be checked, which is before the earliest lease expires."""
+        """Return the seconds until running jobs must be checked again, at the latest when a lease expires."""
         left_s = (self.slots.deadline() - boot_ns()) / 1e9
         return max(0.01, min(left_s, self.settings.lease_s / 6))
 

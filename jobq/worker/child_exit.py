@@ -1,4 +1,4 @@
-"""After a child's exit, ends each of its messages exactly once or returns it to its queue."""
+"""After a child's exit, reports an outcome for each of the child's messages, or returns the message to its queue."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ NOT_CHARGED = frozenset(("shutdown", "lease"))
 
 
 class ChildExit(NamedTuple):
-    """How a child ended, and the messages that it held.
+    """How a child ended, and the messages that the child held.
 
     Attributes:
-        marks: Marks, by slot, of outcomes that the child may have reported without counting them.
+        marks: For each slot, the uncounted outcome that the child may have reported.
     """
 
     pid: int
@@ -149,10 +149,10 @@ def end_held(
     child: ChildExit, index: int, queue: Queue, crash_limit: int, worker: str,
     counters: Counters | None = None,
 ) -> list[CrashedAttempt]:  # fmt: skip
-    """End the messages that a dead child held in one queue, or give them back. Return the crashed attempts.
+    """Report or return the messages that a dead child held in one queue. Return the crashed attempts.
 
-    This first closes the child's session, so a dequeue call that reaches the server later returns nothing. After an
-    error, the call may be repeated.
+    First, close the child's session, so that a delayed dequeue call of the child returns nothing. After an error, the
+    call may be repeated.
     """
     handed = queue.end_session(child.caller) if child.caller else []
     mine = [held for held in child.held if held.queue == index]
@@ -177,7 +177,7 @@ def _ended(
     child: ChildExit, index: int, queue: Queue, worker: str, counters: Counters | None,
     all_held: Sequence[HeldMessage], crash_limit: int,
 ) -> list[CrashedAttempt]:  # fmt: skip
-    """End the messages in `all_held`, count them, and return the attempts that crashed."""
+    """Report and count outcomes of the messages in `all_held`. Return the crashed attempts."""
     described = [_ending(queue, child, held, worker) for held in all_held]
     endings = [ending for ending, _ in described]
     replies = queue.finish(endings, crash_limit=crash_limit).replies if endings else []
@@ -238,7 +238,7 @@ def _ending(
 def _remembered(
     queue: Queue, mid: str, content: bytes, reason: str, record: str
 ) -> tuple[bytes | None, float]:
-    """Return the failure to store if this crash dead-letters the message, and for how many seconds to store it."""
+    """Return the result to store if this crash dead-letters the message, and the result's lifetime in seconds."""
     seal = seal_of(queue.client)
     try:
         for_ms = decode(opened(seal, queue.name, mid, content)).remember_ms

@@ -1,7 +1,7 @@
-"""The queues of one child, which fetches messages, reports outcomes, and returns unstarted messages.
+"""A child's calls to its queues: fetch messages, report outcomes, and return unstarted messages.
 
-A message keeps its slot in the shared memory until the server has answered its report. So while a report is pending,
-the supervisor renews the lease, and ends the message if this child dies.
+A message keeps its slot in shared memory until the server has confirmed the outcome. Until then, the supervisor renews
+the message's lease. If the child dies, the supervisor reports or returns the message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REPORTED_WITHIN_S = 0.5
 
 
 class ChildQueues:
-    """The queues of one child, by index in the order of the settings.
+    """The queues that one child serves. The index of a queue is its position in the settings.
 
     `before_call` runs before each call to a queue's server. `counters` counts outcomes, and is None if metrics are off.
     """
@@ -145,7 +145,7 @@ class ChildQueues:
             self._done_calls.look(self.queues[index].name, dequeued.messages)
 
     def was_done(self, message: Message) -> bool:
-        """Return whether this sealed call was done before the queue returned this message."""
+        """Return whether the call in this message had already finished when the message was fetched."""
         return self._done_calls is not None and self._done_calls.holds(message)
 
     def renew(self, index: int, calls: Sequence[tuple[int, Call | Ending]]) -> None:
@@ -197,7 +197,7 @@ class ChildQueues:
 
     @property
     def is_sent(self) -> bool:
-        """Return whether a report was sent whose reply isn't read yet."""
+        """Return whether the reply to a sent report is still unread."""
         return self._sent is not None
 
     @property
@@ -283,11 +283,14 @@ class ChildQueues:
         return True
 
     def reply_file(self) -> int | None:
-        """Return a file descriptor that becomes readable when the server's reply arrives; None if none is pending."""
+        """Return a file descriptor that becomes readable when a pending reply arrives; None if no reply is pending."""
         return self._connection.file if self._connection.is_open else None
 
     def collect(self) -> tuple[int, Dequeued | None, int]:
-        """Wait for the reply to the sent report; return its queue and the result. Raises NotReportedError."""
+        """Read the reply to a sent report. Return the queue's index, the fetched messages and their lease deadline.
+
+        Raises NotReportedError if the report must be repeated.
+        """
         assert self._sent is not None
         line, self._sent = self._sent, None
         self._before_call()
@@ -300,7 +303,7 @@ class ChildQueues:
         return line.index, dequeued, deadline
 
     def _take_nothing(self, line: QueueLine, reply: object) -> tuple[None, int]:
-        """Read the reply to a dequeue call. The supervisor has claimed its messages, so don't run them."""
+        """Read a dequeue reply, but don't return its messages, because the supervisor has claimed them."""
         line.take_nothing(reply)
         self._slots.reading_done()
         if not any(line.waits for line in self._lines):
@@ -372,7 +375,7 @@ class ChildQueues:
     def release(self, index: int, leases: Sequence[Lease], slots: Sequence[int] = ()) -> bool:
         """Give unstarted messages back to the queue.
 
-        Return False if that must be repeated later; until then, the messages keep their slots.
+        Return False if the call must be repeated later. Until then, the messages keep their slots.
         """
         self._before_call()
         done = not leases or self._lines[index].release(leases, slots)
@@ -390,7 +393,7 @@ class ChildQueues:
     # Repeat.
 
     def _note(self, line: QueueLine) -> None:
-        """Record that unanswered calls to this queue must be repeated. Jobs may start before they are."""
+        """Record that unanswered calls to this queue must be repeated. New jobs may start before the repetition."""
         if line.waits:
             self._unsafe.difference_update(_slots(line.late()))
             if line not in self._late:
@@ -421,7 +424,7 @@ class ChildQueues:
         return any(line.late() and self._health.state(line.index) != BROKEN for line in self._late)
 
     def log_unreported(self) -> bool:
-        """Log that outcomes couldn't be reported; return whether there are any."""
+        """Return whether any outcomes couldn't be reported. If so, log a warning."""
         if self._late:
             names = {self.queues[line.index].name for line in self._late}
             logger.warning(

@@ -92,7 +92,7 @@ class Labels(NamedTuple):
 
 
 class Counters:
-    """Counters of jobs and messages in the shared memory of one process."""
+    """Counts jobs and messages of one process, in memory that the worker's other processes can read."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -128,7 +128,7 @@ class Counters:
         self._ended[queue][ending.token] = slot, counter, figures
 
     def reported(self, queue: int, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Count outcomes, now that the server has replied to their report."""
+        """Count reported outcomes, based on the server's replies."""
         take = self._ended[queue].pop
         noted = [take(ending.token, None) for ending in endings]
         groups: dict[int, list[_Noted]] = {}
@@ -235,7 +235,7 @@ class Counters:
     # The supervisor's, between two writers.
 
     def take_marks(self) -> dict[int, int]:
-        """Remove the previous writer's marks from this page. Return the marks by slot, for `marked`."""
+        """Remove outcomes that a dead child hasn't counted. Return these outcomes by slot; `marked` counts them."""
         taken = {}
         for slot, counter in enumerate(self._marks):
             if counter:
@@ -248,7 +248,7 @@ class Counters:
     # Readers'.
 
     def series(self) -> Iterator[tuple[str, str, Sequence[int]]]:
-        """Yield a queue, a job, and their counts of attempts in the order of OUTCOMES."""
+        """For each queue and job, yield both names and the number of attempts with each of OUTCOMES."""
         words, labels = self._words, self.labels
         for at in range(self._series, self._series + _SERIES * words[0], _SERIES):
             queue, job = divmod(words[at] - 1, len(labels.jobs))

@@ -1,8 +1,8 @@
-"""Records finished sealed calls, so that they don't run again if a user without the key enqueues them again.
+"""Stores which signed or encrypted calls have finished, so that users without the key can't replay them.
 
-A sorted set per queue, `jobq:spent:{low}`, maps a digest of each call to the call's expiry time in epoch ms. The
-server's users for producers can't write to this set (docs/operating/security.md). The worker writes to it after the
-server has accepted an outcome. If the worker is killed in between, a call may run again.
+For each queue, the sorted set `jobq:spent:{low}` maps a digest of each call to the call's expiry time in epoch ms. ACL
+users for producers can't write to this set (docs/operating/security.md). The worker adds a call after the server has
+accepted the outcome. If the worker is killed between these two steps, the call may run again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DoneCalls:
         self._failed = False
 
     def look(self, queue: str, messages: Sequence[Message]) -> None:
-        """Query which of these messages were done before, with one command."""
+        """Look up which of these messages contain calls that have already finished. This needs one command."""
         sealed = {m.token: _digest(m) for m in messages if is_sealed(m.content)}
         if not sealed:
             return
@@ -53,7 +53,7 @@ class DoneCalls:
             self._done.discard(token)
 
     def holds(self, message: Message) -> bool:
-        """Return whether the call was done before the queue returned this message."""
+        """Return whether the call in this message had already finished when the message was fetched."""
         return message.token in self._done
 
     def note(self, queue: str, endings: Sequence[Ending], replies: Sequence[str]) -> None:

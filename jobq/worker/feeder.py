@@ -39,7 +39,7 @@ class QueuePipe:
             os.write(self._input, msgspec.json.encode({name: number}) + b"\n")
 
     def read(self) -> dict[str, int]:
-        """Return the queues written since the last call, with their numbers."""
+        """Read new lines from the pipe. Return a dict from queue name to number."""
         with suppress(BlockingIOError):
             while part := os.read(self._output, 65_536):
                 self._unread += part
@@ -111,7 +111,7 @@ class SourceControl:
             pass
 
     def handle_signals(self) -> None:
-        """In a message source, make SIGTERM stop it, SIGUSR1 pause it and SIGUSR2 resume it.
+        """Make SIGTERM stop the message source, SIGUSR1 pause it and SIGUSR2 resume it.
 
         The supervisor handles all other signals.
         """
@@ -140,7 +140,7 @@ Source = Callable[[SourceControl], object]
 
 
 class Feeder:
-    """The process of a message source. Without a source, the methods do nothing."""
+    """Runs a message source in a separate process. Without a source, the methods do nothing."""
 
     def __init__(
         self, source: Source | None, settings: WorkerSettings, members: Sequence[PoolMember]
@@ -179,11 +179,11 @@ class Feeder:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wanted(self) -> dict[str, int]:
-        """Return queues, with weights, that the source has asked the worker to serve since the last call."""
+        """Return the queues that the source has requested since the last call, with their weights."""
         return self._pipes[0].read() if self._pipes else {}
 
     def serves(self, settings: WorkerSettings, numbers: Mapping[str, int]) -> None:
-        """Inform the source that the worker also serves these queues, with the supervisor's number for each."""
+        """Inform the source that the worker now serves these queues. `numbers` maps the queues to their indexes."""
         self._settings = settings
         if self._pipes:
             # The supervisor never waits for a source. A source that doesn't read only shows fewer running jobs.
@@ -191,7 +191,7 @@ class Feeder:
                 self._pipes[1].write(numbers)
 
     def quiet(self, quiet: bool) -> None:
-        """Make the source stop enqueueing, or continue."""
+        """Pause the message source if `quiet` is true; otherwise, resume it."""
         self._quiet = quiet
         self._send(signal.SIGUSR1 if quiet else signal.SIGUSR2)
 

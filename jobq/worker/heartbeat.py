@@ -56,7 +56,7 @@ def warn_of_unserved(client: Client, registry: Registry, settings: WorkerSetting
 
 
 def warn_of_unknown(client: Client, registry: Registry, settings: WorkerSettings) -> None:
-    """Log one warning about all queues in --queues that no job here declares and that were never used."""
+    """Log a warning if queues in --queues were never used and no registered job declares them."""
     known = set(declared(registry))
     unknown = {name for name, _ in settings.queues} - known
     if not unknown:
@@ -180,7 +180,7 @@ class Heartbeat:
             self._facts["partitions"] = partitions
 
     def declares(self, schedules: Mapping[str, Sequence[str]]) -> None:
-        """Add the schedules that this worker's code declares, by queue, to the worker's public entry."""
+        """Store `schedules`, which the worker's code declares, in the worker's public entry."""
         self._facts.pop("schedules", None)
         if sum(map(len, schedules.values())) <= presence.MAX_SCHEDULES:
             self._facts["schedules"] = schedules

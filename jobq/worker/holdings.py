@@ -55,7 +55,7 @@ class Keeper(Protocol):
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
-        """Release resources, whether or not they are held. Repeated calls are safe. Raises JobqError."""
+        """Release resources, and ignore resources that aren't held. Raises JobqError."""
 
 
 class SharedHoldings:
@@ -176,7 +176,7 @@ class Keeping:
             logger.warning("can't return %s of limits yet: %s", counted(len(gone), "slot"), error)
 
     def renew(self, children: Iterable[Memory]) -> None:
-        """Renew the resources of running jobs. Release resources that finished jobs didn't release."""
+        """Renew the leases of resources that running jobs hold. Release resources that finished jobs didn't release."""
         held = [
             (holdings, holding)
             for slots, holdings in children

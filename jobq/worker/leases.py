@@ -23,9 +23,9 @@ Ask = Callable[[int, Callable[[], object]], bool]
 
 
 class Leases:
-    """The leases of all children's messages. Queues have the same order as in the children.
+    """Renews the leases of all children's messages. Queues have the same order as in the children.
 
-    `on_lost` is called with the number of locks that were lost.
+    `on_lost` is called with the number of leases that were lost.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Leases:
                 )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
-        """Return whether a user cancelled this message. Call this only if its lease had not expired.
+        """Return whether a user cancelled this message. Call this only if the message's lease can't have expired.
 
-        In that case, only a cancellation, or the child that holds the message, can have ended the message.
+        Before the lease expires, only a user or the child that holds the message can end the message.
         """
         try:
             word = self._queues[held.queue].status(held.mid).word
@@ -172,10 +172,7 @@ class Leases:
             member.kill("lease")
 
     def _look_for(self, member: PoolMember, now: int) -> None:
-        """Make a child check its job if the child's timer is late.
-
-        The timer is late if the job has stopped the timer or blocks its signal.
-        """
+        """If a child's timer is late, make the child check its job."""
         at = member.slots.look_at
         if member.looked_for < at < now - LATE_NS and member.slots.nrunning:
             member.looked_for = at

@@ -25,7 +25,7 @@ Act = Callable[[], str]
 
 
 class Orders:
-    """Operators' orders to one worker. `acts` has the function for each order, except for stack dumps."""
+    """Runs operators' commands to one worker. `acts` maps each command to its function, except for stack dumps."""
 
     def __init__(
         self, client: Client, name: str, members: Sequence[PoolMember], queues: Sequence[str],
@@ -44,7 +44,7 @@ class Orders:
         return bool(self._dumps)
 
     def look_after(self, started_at: int, every_s: float) -> bool:
-        """Continue stack dumps. Carry out new orders if it is time to read them; return whether there were any."""
+        """Continue stack dumps. Every `every_s`, run new commands; return whether there were any commands."""
         self._finish_dumps()
         began = time.monotonic()
         if began < self._read_at:

@@ -57,10 +57,11 @@ def map_of(
     """Return the partition map of the queue `base`.
 
     Args:
-        tidies: If all older partitions answer, also mark in the map which of them are drained.
+        tidies: If all older partitions answer, also mark drained partitions in the map.
         forgets: Also add partitions if a deletion of the queue stopped midway, and remove partitions that were drained
             long ago.
-        sealed: Queues that reject new messages. If a newest partition is one of them, a deletion stopped midway.
+        sealed: Queues that reject new messages. If a current partition is among these queues, a deletion stopped
+            midway.
     """
     known = read_map(client, base)
     if forgets or not {*known.newest.names(base)}.isdisjoint(sealed):

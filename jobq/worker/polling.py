@@ -82,7 +82,7 @@ class Polling:
             self._ask_at[index] = monotonic() + min(dequeued.next_due_ms, NEAR_MS) / 1000
 
     def ask_all(self) -> None:
-        """Query queues again that were empty, because this child may have enqueued messages."""
+        """Query empty queues again, because this child may have enqueued messages."""
         self._turns.record(0, True)
 
     def nap_s(self) -> float:
@@ -97,7 +97,7 @@ class Polling:
         return min(longest_s, max(0.001, soonest - monotonic())) if soonest else longest_s
 
     def wake(self) -> None:
-        """After a wait or a check, stop skipping queues whose wake marker arrived or that are due for a query."""
+        """Resume queries to queues whose wake marker has arrived or whose next query is due."""
         if not self._many:
             return
         for index in self.waiter.woken:

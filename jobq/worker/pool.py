@@ -1,4 +1,4 @@
-"""The members of a pool. Each has one child at a time, and memory that it shares with the supervisor."""
+"""The members of a pool. Each has a current child, and memory that the child and the supervisor share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STACKS_WITHIN_S = 0.5
 
 
 class PoolMember:
-    """A member of the pool: one child at a time, and the memory that it shares with the supervisor."""
+    """A member of the pool: the current child, and memory that the child and the supervisor share."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -44,9 +44,9 @@ class PoolMember:
         self._failures = 0
 
     def fork(self, plan: PoolPlan, control: int = 0) -> None:
-        """Fork a child, which starts with the requests `control`.
+        """Fork a child. `control` contains the first requests to the child.
 
-        The calling process must have one thread. Raises OSError.
+        The calling process must be single-threaded. Raises OSError.
         """
         self.slots.reset(control)
         self.holdings.reset()
@@ -132,7 +132,7 @@ class StackDump:
                 os.kill(pid, signal.SIGTTIN)
 
     def is_over(self) -> bool:
-        """Return whether no stack has grown since the last check, or the dump has taken too long."""
+        """Return whether all stacks are complete or the time for the dump is over."""
         sizes = [stacks.size() for stacks in self._files.values()]
         written = all(sizes) and sizes == self._sizes
         self._sizes = sizes

@@ -178,12 +178,12 @@ def _ignore(number: int, _: object) -> None:
 
 
 def _let_jobs_fork(listeners: Listeners) -> None:
-    """Make processes that jobs fork end after SIGTERM.
+    """Make SIGTERM end processes that jobs have forked.
 
-    They still ignore signals that a terminal sends to all processes.
+    Such processes still ignore signals that a terminal sends to all processes.
 
-    A signal that arrives in the new process before its handlers are changed would run this child's handler, and be lost
-    or mistaken for a signal to this child. So signals are blocked until the handlers are changed.
+    During a fork, signals are blocked until the new process has changed its signal handlers. Otherwise, a signal would
+    run this child's handler in the new process, and be lost or mistaken for a signal to this child.
     """
     ours = (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM)
     masks = threading.local()

@@ -46,11 +46,10 @@ def lead_group() -> None:
 
 
 def end_programs(child: int, since: int) -> None:
-    """Kill the programs of a child's running jobs, the first of which started at `since` (boot_ns).
+    """Kill programs that a child's running jobs have started. The first of these jobs started at `since` (boot_ns).
 
-    These programs are all descendants of the child, and all processes of its group that started at `since` or later.
-    The child may have exited, but must not be reaped yet. Programs of earlier jobs aren't killed. Without /proc, no
-    programs are killed.
+    This kills the child's descendants and the members of its process group that started at `since` or later. The child
+    may have exited, but must not be reaped yet. Without /proc, no programs are killed.
     """
     if not os.path.exists(f"/proc/{child}/stat"):
         return

@@ -1,6 +1,6 @@
-"""The availability of queues, in memory that all processes of a worker share, and the log of outages.
+"""Records which queues are available, in memory that all processes of a worker share, and logs outages.
 
-If the server of a queue is unavailable or rejects calls, children skip the queue for a pause. After the pause, one
+If a queue's server is unavailable or rejects calls, children stop querying the queue for a while. After this pause, one
 process tries again. Each failed try doubles the pause, so tries take little time from other queues. The writers don't
 need a lock: at worst, two processes try simultaneously, or one process tries early.
 """
@@ -114,7 +114,7 @@ class QueueHealth:
         return max(1, (self._words[1 + _WORDS * index + _AGAIN] - boot_ns()) // 1_000_000)
 
     def failed(self, indexes: Iterable[int], state: int, why: object, asked_at: int) -> None:
-        """Record that these queues are unavailable. `asked_at` is when (boot_ns) the failed call began."""
+        """Record that these queues are unavailable. The failed call began at `asked_at` (boot_ns)."""
         self.on_failure()
         now = boot_ns()
         text = str(why).encode()[:_TEXT]

@@ -1,4 +1,4 @@
-"""The calls of one child process to one queue: the call in progress, and outcomes of jobs that aren't reported yet.
+"""Makes one child's calls to one queue, and keeps the outcomes of jobs until they are reported.
 
 If the reply to a call is lost, the child repeats the call with the same number. The server recognizes the number of the
 last call, and returns the same messages again. An error in one queue doesn't affect other queues.
@@ -107,10 +107,10 @@ class CallUnderWay(NamedTuple):
 
 
 class QueueLine:
-    """The calls of one child to its queue number `index`. Only one call at a time is pending.
+    """Makes one child's calls to one queue. Only one call at a time is pending.
 
     If a reply is lost, `repeat` must repeat the call before any other call. `repeat` also reports outcomes that were
-    postponed because the queue was unavailable. Newer outcomes wait until then.
+    postponed because the queue was unavailable. Newer outcomes are reported later.
     """
 
     def __init__(
@@ -222,9 +222,9 @@ class QueueLine:
         return self._answered(self._reading(reply), boot_ns())
 
     def take_nothing(self, reply: Any) -> None:
-        """Read the reply to a dequeue call whose messages the supervisor has claimed.
+        """Read a dequeue reply whose messages the supervisor has claimed.
 
-        The supervisor ends the session that made the call, so continue with a new id.
+        The supervisor ends the session of that call, so later calls have a new caller id.
         """
         with suppress(NotReportedError):
             self._answered(self._reading(reply))
@@ -253,7 +253,7 @@ class QueueLine:
     def release(self, leases: Sequence[Lease], slots: Sequence[int | None] = ()) -> bool:
         """Give unstarted messages back to the queue.
 
-        Return False if `repeat` must do this later; until then, keep their slots.
+        Return False if `repeat` must do this later. Until then, the messages keep their slots.
         """
         asked_at = boot_ns()
         try:
@@ -274,10 +274,10 @@ class QueueLine:
         return True
 
     def restart(self) -> None:
-        """Continue with a new id for calls, because a user with write access may have corrupted the old id's record.
+        """Use a new caller id from now on, because the server's record of the old id may be corrupt.
 
-        The supervisor ends only the session of the first id. If a lost call of another id returned messages, they run
-        again once their leases expire.
+        The supervisor ends only the session of the first id. If the reply to a call with a later id is lost, the
+        messages in the reply run again after their leases expire.
         """
         self.rename(new_id())
 
@@ -288,7 +288,7 @@ class QueueLine:
     # From one state to the next.
 
     def _begin(self, limit: int, most: int = MAX_COUNT) -> CallUnderWay:
-        """Prepare a call that reports the first outcomes, and fetches up to `limit` messages."""
+        """Prepare a call that reports up to `most` outcomes and fetches up to `limit` messages."""
         assert self._call is None
         settings, now = self._settings, boot_ns()
         entries, self.outbox = self.outbox[:most], self.outbox[most:]
@@ -343,7 +343,7 @@ class QueueLine:
         return handed, call.asked_at + self._held_ns
 
     def _put_back(self) -> None:
-        """Stop repeating the current call. The next call reports its outcomes."""
+        """Discard the pending call, but keep its outcomes for the next report."""
         call, self._call = self._call, None
         assert call is not None
         self.outbox[:0] = call.entries
@@ -351,7 +351,6 @@ class QueueLine:
             self.nlate = len(self.outbox)
 
     def _report(self, number: int, client: Client | None) -> None:
-        """Report the first `number` postponed outcomes."""
         try:
             call = self._begin(0, number).call
             self._answered(lambda: call.make(client), boot_ns(), again=True)

@@ -82,9 +82,9 @@ class QueueUpkeep:
         self._next_part = 0
 
     def ask(self, index: int, call: Callable[[], object]) -> bool:
-        """Make calls to the server of one queue; return whether they succeeded.
+        """Run `call`, which calls the server of one queue. Return whether the call succeeded.
 
-        Raises JobqError if the only server is away.
+        Raises JobqError if the server is unreachable, unless the server is a Cluster.
         """
         asked_at = boot_ns()
         if asked_at < self._not_before.get(index, 0):
@@ -114,9 +114,9 @@ class QueueUpkeep:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
-        """Promote, recover and remove messages in queues where this is due. Check some other queues for such work.
+        """Promote, recover and remove messages that are due. Also check a few other queues for due messages.
 
-        Raises JobqError if the only server is away.
+        Raises JobqError if the server is unreachable, unless the server is a Cluster.
         """
         now = boot_ns()
         for index in self._health.touched():
@@ -172,7 +172,6 @@ class QueueUpkeep:
             )  # fmt: skip
 
     def _tell_flows(self, index: int) -> None:
-        """Deliver the queue's remaining outbox entries to flows."""
         name = self._queues[index].name
         try:
             self._flows.drain(name, MAX_ENTRIES)
@@ -192,9 +191,9 @@ class QueueUpkeep:
         self._find([each for each in part if each not in self._due and each not in retired], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
-        """Schedule the queues that aren't empty for a check.
+        """Schedule a check of each queue that isn't empty.
 
-        One command checks several queues, but shows only whether any of the queues has messages.
+        One command shows only whether any of several queues has messages. If so, check each half separately.
         """
         if not indexes:
             return

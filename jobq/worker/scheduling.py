@@ -26,8 +26,8 @@ class QueueTurns:
         """Start with all queues ready for a query.
 
         Args:
-            bases: For each queue, the queue of which it is a partition, or its own name. The first queue with each base
-                has the base's weight.
+            bases: For each partition, the name of its partitioned queue; for other queues, their own names. Queues with
+                the same base share the weight of the first such queue.
         """
         self._weights = list(weights)
         self._strict = strict
@@ -65,7 +65,7 @@ class QueueTurns:
             self._dry.clear()
 
     def sleeps(self, index: int) -> None:
-        """Skip an empty queue until a call of `wakes`."""
+        """Skip an empty queue until `wakes` is called."""
         if index in self._awake:
             del self._awake[index]
             self.asleep[index] = None
@@ -122,7 +122,7 @@ class QueueTurns:
         return best
 
     def _pick_partition(self, there: list[int]) -> int | None:
-        """Return which partition to query: of the next queue's partitions, the one whose last turn was earliest."""
+        """Choose the next queue. Return the partition that has waited longest for a turn."""
         first = self._pick(sorted({self._first_of[i] for i in there}))
         members = [i for i in there if self._first_of[i] == first]
         return min(members, key=lambda i: self._turned[i], default=None)

@@ -1,13 +1,13 @@
 """Memory that a child and the supervisor share: the child's messages and their progress.
 
-The child records its messages here. The supervisor renews their leases and records the renewals. It also takes back
-unstarted messages, and ends the messages of a dead child. A lock guards changes on which both processes must agree. The
-supervisor waits for the lock only a few ms, and doesn't need it after the child's exit. So a dead or stopped child that
-holds the lock doesn't block the supervisor.
+The child records its messages here. The supervisor renews the messages' leases and records the renewals. It also takes
+back unstarted messages, and reports or returns the messages of a dead child. A lock guards changes on which both
+processes must agree. The supervisor waits for the lock only a few ms, and doesn't need it after the child's exit. So a
+dead or stopped child that holds the lock doesn't block the supervisor.
 
-The memory begins with words of 8 bytes. Three rows follow, each with a byte per slot: its state, whether its lock is
-lost, and whether it runs in a thread. Then each slot has a record with the queue's index, lengths, token and mid. The
-last part has log lines that aren't written yet. Only this module uses this layout.
+The memory begins with words of 8 bytes. Three rows follow, each with one byte per slot: message states, lost locks, and
+jobs in threads. Then each slot has a record with the queue's index, lengths, token and mid. The last part has log lines
+that aren't written yet.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HeldMessage(NamedTuple):
     """A message that a child holds.
 
     Attributes:
-        in_thread: Whether its job was started outside the main thread, which decodes messages.
+        in_thread: Whether the job runs outside the main thread.
     """
 
     slot: int
@@ -181,7 +181,7 @@ class SharedSlots:
         return bool(self._words[_CONTROL] & control)
 
     def ask(self, control: int) -> None:
-        """Add these requests to the requests that the child has yet to read."""
+        """Request the actions in `control` from the child, in addition to earlier requests."""
         self._words[_CONTROL] |= control
 
     def deadline(self) -> int:
@@ -265,11 +265,10 @@ class SharedSlots:
         return not claimed
 
     def start(self, slot: int, kill_after_s: float | None = None, in_thread: bool = False) -> bool:
-        """Mark a message as started. Return False if the supervisor has taken it back or its lease may have expired.
+        """Mark a message as started; return False if the supervisor took it back or the lease may have expired.
 
         Args:
-            in_thread: Whether the job runs in another thread. If so, keep the record of the message that the main
-                thread may be decoding.
+            in_thread: Whether the job runs outside the main thread, which may be decoding another message.
         """
         words, states = self._words, self._states
         self._acquire()
@@ -367,7 +366,7 @@ class SharedSlots:
     # The supervisor's.
 
     def reset(self, control: int = 0) -> None:
-        """After a child's exit, empty the memory for the next child, which starts with the requests `control`."""
+        """After a child's exit, empty the memory for the next child. `control` contains its first requests."""
         self._times, again_at = HeldTimes(), self._words[_AGAIN_AT]
         self._memory[:_RECORDS] = bytes(_RECORDS)
         self._words[_AGAIN_AT] = again_at
@@ -379,7 +378,7 @@ class SharedSlots:
 
     @property
     def suspect(self) -> int:
-        """Return which message the child was decoding: its slot + 1, ALL_HANDED for all, or 0 for none."""
+        """Return the slot + 1 of the message that the child was decoding; 0 for no message, ALL_HANDED for all."""
         return self._words[_SUSPECT]
 
     @property
@@ -412,7 +411,7 @@ class SharedSlots:
         return min(began, default=0)
 
     def held(self, taken: bool = False) -> list[HeldMessage]:
-        """Return all messages that the child holds. Call this only after the child's exit; before, use `snapshot`.
+        """Return all messages that the child holds. While the child is alive, call `snapshot` instead.
 
         With `taken`, also return messages that the supervisor has taken from the child.
         """
@@ -495,7 +494,7 @@ class SharedSlots:
     def confirm(
         self, renewed: Iterable[HeldMessage], lost: Iterable[HeldMessage], deadline: int
     ) -> list[HeldMessage]:
-        """Record which held messages had their leases renewed or lost their locks; return the latter."""
+        """Record renewed leases and lost locks. Return the messages that are newly recorded as lost."""
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return []
         try:
@@ -533,7 +532,7 @@ class SharedSlots:
 
 
 def lease_and_margin(lease_s: float) -> tuple[int, int]:
-    """Return a lease's duration, and how long before the end of a lease a child must stop its jobs, both in ns."""
+    """Return a lease's duration and its margin, in ns. A child must stop its jobs this margin before the lease ends."""
     lease_ns = round(lease_s * 1e9)
     return lease_ns, min(lease_ns // 10, 500_000_000)
 

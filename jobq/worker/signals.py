@@ -21,7 +21,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def _fast(name: str) -> Any:
-    """Return a function of `signal` without its conversion of results to enums, which takes 30 times as long."""
+    """Return the C version of a function in `signal`. The Python version takes 30 times as long."""
     return getattr(sys.modules.get("_signal", signal), name)
 
 
@@ -56,7 +56,7 @@ class Signals:
         signal.signal(number, handler)
 
     def handle_outside(self, number: int, register: Callable[[], object]) -> None:
-        """Call `register`, which sets a signal handler written in C, now and whenever a job has replaced it."""
+        """Set a C signal handler by calling `register`. Repeat the call after any job that replaces the handler."""
         self._restored_by[number] = register
         register()
 
@@ -110,7 +110,7 @@ class Signals:
             self._warn(job, "which signals are blocked")
 
     def after_batch(self) -> None:
-        """Undo all changes by a batch's jobs, including changes that `watch` doesn't detect.
+        """After a batch of jobs, restore signal handling and timers, even if `watch` hasn't detected a change.
 
         Call this in the main thread.
         """

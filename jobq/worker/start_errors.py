@@ -20,7 +20,6 @@ def tell(text: str) -> None:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Yield the logging handlers that receive records of this module's logger."""
     at: logging.Logger | None = logger
     while at is not None:
         yield from at.handlers

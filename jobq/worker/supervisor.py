@@ -1,7 +1,7 @@
-"""The supervisor forks children, renews their leases, handles signals, and ends messages of dead children.
+"""The supervisor forks children, renews their leases, handles signals, and cleans up after dead children.
 
-It has one thread, and never waits for a child. It waits for the server only briefly: unfinished work continues in a
-later turn.
+It has one thread, and never waits for a child. It waits for the server only briefly, and continues unfinished work
+later.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ class Supervisor:
             self.orders.describe()
 
     def go_quiet(self) -> str:
-        """Stop fetching messages until a call of `resume`. Return a description for the operator."""
+        """Stop fetching messages until a call of `resume`. Return a status text for the operator."""
         self.quiet = True
         self.feeder.quiet(True)
         self._ask(Control.QUIET)
@@ -339,7 +339,7 @@ class Supervisor:
         return "it stopped fetching messages"
 
     def resume(self) -> str:
-        """Fetch messages again. Return a description for the operator, or '' if the worker is exiting."""
+        """Fetch messages again. Return a status text for the operator, or '' if the worker is exiting."""
         self.quiet = False
         self.feeder.quiet(bool(self.stopping))
         for member in self.members:
@@ -349,7 +349,7 @@ class Supervisor:
     def restart_children(self) -> str:
         """Replace the children one by one, each when its jobs have finished.
 
-        Return a description for the operator, or '' if the worker is exiting.
+        Return a status text for the operator, or '' if the worker is exiting.
         """
         if self.stopping:
             return ""
@@ -358,7 +358,7 @@ class Supervisor:
         return "it replaces its children one by one"
 
     def drain(self) -> str:
-        """Start draining the worker, unless it is already draining. Return a description for the operator."""
+        """Start draining the worker, unless it is already draining. Return a status text for the operator."""
         if not self.stopping:
             self.stop()
         left_s = max(0, round(self.stop_at - time.monotonic()))
@@ -560,7 +560,7 @@ class Supervisor:
             self.restarting.pop(0)
 
     def _final_cleanup(self) -> None:
-        """End the remaining messages of dead children, within 5 s. Then remove finished messages."""
+        """For up to 5 s, report or return the remaining messages of dead children. Then remove finished messages."""
         until = time.monotonic() + min(5.0, self.settings.lease_s)
         while self._exits and time.monotonic() < until:
             self._end_held()

@@ -1,4 +1,4 @@
-"""Runs jobs one at a time, as many as each fetch returns."""
+"""Runs jobs one at a time, and fetches messages in batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Return whether any unfilled batch holds messages. Jobs never run when the loop checks this."""
+        """Return whether messages wait for their batch to fill. No job is running when the loop checks this."""
         return bool(self._gathering)
 
     @property
@@ -56,14 +56,14 @@ class SyncRunner(Runner):
                 child.rest(self._gathering.left_s())
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return how many messages to fetch: as many as can run in a short time and have free slots."""
+        """Return how many messages to fetch. Free slots and the expected run time limit the number."""
         size = self._sizes[index].size
         if self._gathering:
             size = max(1, size - self._gathering.largest(index))
         return min(size, self._child.slots.nfree + freed)
 
     def begin(self, index: int, slots: Sequence[int], messages: Sequence[Message]) -> None:
-        """Run these messages, and give unstarted messages back to their queue."""
+        """Run these messages. If the runner must stop early, give the remaining messages back to their queue."""
         if self._sizes[index].together:
             self._begin_batches(index, slots, messages)
             return
@@ -136,7 +136,6 @@ class SyncRunner(Runner):
         return [slot for slot, _ in started]
 
     def _run_calls(self, index: int, calls: Mapping[int, Call]) -> None:
-        """Run a batch, given as started calls by slot. Keep the outcomes for the next report."""
         child = self._child
         try:
             child.run_calls(index, list(calls), list(calls.values()))

@@ -30,7 +30,7 @@ class Systemd:
         self._send("STOPPING=1")
 
     def looped(self) -> None:
-        """Notify systemd that the supervisor's loop runs, as often as the unit requires."""
+        """Notify systemd's watchdog, if a notification is due, that the supervisor's loop is running."""
         if self._every_s and (now := time.monotonic()) >= self._next:
             self._next = now + self._every_s
             self._send("WATCHDOG=1")

@@ -126,7 +126,7 @@ class ThreadRun:
             self._unlock()
 
     def _unlock(self) -> None:
-        """Release the lock as often as this thread acquired it.
+        """Release the lock once for each time that this thread has acquired it.
 
         Since Python 3.14, an exception may interrupt a `with` statement after it acquired the lock but before its body.
         Then the statement doesn't release the lock.
@@ -163,16 +163,16 @@ RunCall = Callable[[ThreadRun], Ending | None]
 
 
 class JobThreads:
-    """The threads of one child, in which sync jobs run. A new thread starts when a job arrives and no thread is idle.
+    """Runs sync jobs of one child in threads. A new thread starts when a job arrives and no thread is idle.
 
-    One more thread checks timeouts, because the main thread may be waiting for the server. It calls `look`, which
-    returns the seconds until the next call.
+    One more thread checks timeouts, because the main thread may be waiting for the server.
 
     Args:
-        on_over: The main thread calls this function with each finished run.
-        following: A thread calls this function after each run. It returns the next run, which it has passed to `note`,
-            or None.
-        clean: A thread calls this function after each run with the job's name, to undo the job's changes to the thread.
+        on_over: Called in the main thread with each finished run.
+        look: Called by the thread that checks timeouts. Returns the seconds until the next call.
+        following: Called in a job's thread after each run. Passes the next run to `note` and returns it, or returns
+            None.
+        clean: Called in a job's thread after each run, with the job's name. Undoes the job's changes to the thread.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ def _started(target: Callable[[], None], name: str) -> None:
 
 
 def _saying(kind: Interruption, text: str) -> type:
-    """Return an exception class whose instances are `kind(text)`. Python can raise only a class in another thread."""
+    """Return an exception class with a fixed text. Raising an exception in another thread requires a class."""
 
     def made(error: BaseException) -> None:
         error.args = (text,)

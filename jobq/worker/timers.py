@@ -16,10 +16,10 @@ HARD_TIMEOUT_GRACE_S = 10.0
 
 
 class Timers:
-    """Calls `look_around(now)` while a job runs: first after `first_s`, then after the seconds that it returned.
+    """Calls `look_around(now)` while a job runs, first after `first_s`. Each call returns the seconds until the next.
 
-    `look_around` may raise an exception in the job, and is then called again after `first_s`. If a job stops the timer
-    or blocks its signal, the supervisor notices that the timer is late, and makes the main thread call `late`.
+    If `look_around` raises an exception in the job, the next call comes after `first_s`. If a job stops the timer or
+    blocks the timer's signal, the supervisor notices that the timer is late, and makes the main thread call `late`.
 
     Args:
         set_for: Called with the time (boot_ns) at which the timer will expire.

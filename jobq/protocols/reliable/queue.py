@@ -206,9 +206,9 @@ class ReliableQueue(BlockingFacade):
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> Steps[list[DeadItem]]:
-        """Return dead messages, which were delivered too often, oldest death first.
+        """Return messages that were dead-lettered after too many deliveries, sorted by time of death.
 
-        Raises EmptyKeyError.
+        Raises EmptyKeyError for a missing queue.
         """
         rows = yield from self._inspect(key, start, count, ["DEAD"], now)
         return [DeadItem(text_of(id), *rest) for id, *rest in rows]
@@ -248,7 +248,7 @@ class ReliableQueue(BlockingFacade):
 
     @stepwise
     def info(self, key: str) -> Steps[ReliableRecord]:
-        """Return the queue's counts. Raises EmptyKeyError."""
+        """Return the queue's message counts. Raises EmptyKeyError for a missing queue."""
         rows = yield from self._calls.ask_steps("info", [checked_key(key)], "ALL")
         facts = dict(zip(rows[::2], rows[1::2], strict=True))
         facts |= {b"key": key, b"last_id": text_of(facts[b"last_id"])}

@@ -20,7 +20,7 @@ class _Popped(NamedTuple):
 
 
 class Popped(_Popped):
-    """`(key, id, content)` of a message, and how often the message was delivered, including this time."""
+    """A popped message as the tuple `(key, id, content)`. Its attribute `deliveries` counts all deliveries so far."""
 
     deliveries: int
 
@@ -39,7 +39,7 @@ class _Recovered(NamedTuple):
 
 
 class Recovered(_Recovered):
-    """`(id, content)` of a message, and how often the message was delivered, including this time."""
+    """A recovered message as the tuple `(id, content)`. Its attribute `deliveries` counts all deliveries so far."""
 
     deliveries: int
 
@@ -70,7 +70,7 @@ class PendingItem(NamedTuple):
 
 
 class DeadItem(NamedTuple):
-    """A dead message, which was delivered too often."""
+    """A message that was dead-lettered after too many deliveries."""
 
     id: str
     content: bytes

@@ -57,7 +57,7 @@ class BlockingPop:
             self._line.close()
 
     def _stand(self) -> bool:
-        """Start to wait for a ticket; return False if the connection breaks."""
+        """Begin to wait until the server announces a message. Return False if the connection breaks."""
         self._line.open()
         now = time.monotonic()
         seconds = min(LINE_S, max(self._until - now, 0.001))
@@ -69,11 +69,11 @@ class BlockingPop:
         return True
 
     def _leave(self, _: bool) -> None:
-        """Close the connection. If a ticket arrives now, it is lost; the scripts issue another ticket."""
+        """Close the connection. If an announcement of a message gets lost, the scripts repeat the announcement."""
         self._line.close()
 
     def _turn(self) -> Steps[list[Popped] | None]:
-        """Wait for a limited time. Return messages, [] if none came yet, or None at the timeout of the pop."""
+        """Wait briefly for messages and return them. Return [] if no message arrived, or None after the deadline."""
         popped: list[Popped]
         if (yield from self._came()):
             try:
@@ -95,7 +95,7 @@ class BlockingPop:
         return []
 
     def _came(self) -> Steps[bool]:
-        """Wait for a limited time for the server's reply; return whether it has arrived."""
+        """Wait briefly for the server's reply; return whether the reply has arrived."""
         pause = TICK_S
         if self._recover_ms is not None:
             due = yield from self._calls.ask_steps("rest", self._names, "RECOVER", self._recover_ms)

@@ -63,7 +63,7 @@ def is_regular_name(value: Any) -> bool:
 
 
 def message_id(value: Any) -> str:
-    """Return the id of an existing message. Other clients create ids that Node rejects; they may contain any bytes."""
+    """Check and return a message id. Any bytes are valid, because some clients create ids that Node rejects."""
     if not value:
         raise MissingParameterError("id")
     if not isinstance(value, str) or not 0 < len(bytes_of(value)) <= _MAX_ID_LENGTH:

@@ -1,4 +1,4 @@
-"""`Rsmq` and `AsyncRsmq`: RSMQ's queues by plain calls, and by coroutines."""
+"""Clients for RSMQ's queues: `Rsmq` with blocking calls, and `AsyncRsmq` with coroutines."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Text = str | bytes
 
 
 class Rsmq(BlockingFacade):
-    """The queues of one namespace, shared with RSMQ's clients in other languages. Threads may share it.
+    """A thread-safe client for the RSMQ queues of one namespace. Clients in other languages can use the same queues.
 
-    If the reply to a call is lost and a repeated call would be unsafe, the call raises UnavailableError. Every method
-    may raise RSMQ's errors, UnavailableError, ServerFullError or ScriptError.
+    If the reply to a call is lost and repeating the call would be unsafe, the call raises UnavailableError. Every
+    method may raise RSMQ's errors, UnavailableError, ServerFullError or ScriptError.
 
     Args:
-        client: A client of jobq, a URL, or None for the default client.
-        realtime: Publish the number of messages on the queue's channel after every send.
+        client: A jobq client, a URL, or None for the default client.
+        realtime: After every send, publish the queue's message count on the queue's channel.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class Rsmq(BlockingFacade):
     def send_messages(
         self, qname: str, messages: Iterable[Text], delay: int | None = None
     ) -> Steps[list[str]]:
-        """Send messages; return their ids, in the order in which they are received.
+        """Send messages; return their ids in the order of `messages`.
 
-        A round trip sends up to 1,000 messages, all of them or none.
+        Messages are sent in batches of up to 1,000. A batch is sent completely or not at all.
         """
         return steps.send(self.requests, qname, messages, delay)
 
@@ -169,7 +169,7 @@ class Rsmq(BlockingFacade):
     def delete_messages(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef]
     ) -> Steps[list[bool]]:
-        """Delete messages; return False for each that was missing or that another client had received again."""
+        """Delete messages, unless another client has received them since. Return whether each message was deleted."""
         return steps.each(held, lambda some: self.requests.delete(qname, some))
 
     @stepwise
@@ -194,7 +194,7 @@ class Rsmq(BlockingFacade):
     def change_messages_visibility(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
     ) -> Steps[list[bool]]:
-        """Make messages visible in `vt` seconds. Messages that another client has received again are left out."""
+        """Make messages visible in `vt` seconds. Messages that other clients have received since don't change."""
         return steps.each(held, lambda some: self.requests.visibility(qname, some, vt))
 
     @stepwise
@@ -215,7 +215,7 @@ class Rsmq(BlockingFacade):
     ) -> Steps[list[bool]]:
         """Move messages to another queue, where they have the same ids and are visible immediately.
 
-        The result for a message is False if it was missing or another client had received it again.
+        The result for a message is False if the message was missing or another client has received it since.
         """
         return steps.each(held, lambda some: self.requests.move(qname, target, some))
 
@@ -226,7 +226,7 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def repair(self, qname: str) -> Steps[Repaired]:
-        """Remove what crashed clients left behind: ids without a body, and fields of deleted messages.
+        """Remove leftovers of crashed clients: ids without a body, and fields of deleted messages.
 
         Also add the queue to the list of queues if it is missing there.
         """
@@ -242,7 +242,7 @@ class Rsmq(BlockingFacade):
         return Consumer(self, qname, handler, **options).run()
 
     def channel(self, qname: str) -> Channel:
-        """Return the channel on which sends to this queue are published."""
+        """Return the channel that announces new messages in this queue."""
         return Channel(self.client, self.requests.keys.channel(qname))
 
     def close(self) -> None:

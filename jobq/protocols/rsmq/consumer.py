@@ -69,13 +69,12 @@ class Consuming:
     """Options of a consumer.
 
     Attributes:
-        vt: Seconds a message is hidden, renewed while its handler runs. Default: the queue's vt.
+        vt: Hide received messages for this many seconds, and longer while the handler runs. Default: the queue's vt.
         concurrency: Maximum number of concurrent handlers.
-        max_receives: How often a message may be received without being deleted. After that, it goes to the dead-letter
-            queue.
+        max_receives: Receive a message at most this often. After that, move the message to the dead-letter queue.
         dead_letter: The dead-letter queue, created if it is missing. Default: `<queue>-dead`.
-        retry_after: Seconds until a failed message is visible again. Default: its vt.
-        burst: End when no message is visible.
+        retry_after: Seconds until a failed message is visible again. By default, it is visible when its vt ends.
+        burst: Stop as soon as no message is visible.
     """
 
     qname: str
@@ -118,11 +117,11 @@ class Consuming:
         return self.max_receives is not None and message.rc > self.max_receives
 
     def worn_out(self, message: RsmqMessage) -> Settlement:
-        """Return the settlement of a message received too often without an outcome."""
+        """Return the action for a message that was received too often: dead-letter the message."""
         return Settlement("dead", reason=f"received {message.rc} times without a reported outcome")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:
-        """Decide how to settle a message, after its handler returned or raised an error."""
+        """Return the action for a message whose handler returned or raised an error."""
         if error is None:
             return Settlement("delete")
         if isinstance(error, Dead):
@@ -160,7 +159,10 @@ class Consuming:
 
 
 class Settlement(NamedTuple):
-    """How to settle a message. A retried message is visible after `after_s` seconds; for None, when its vt ends."""
+    """The action for a message after its handler: delete, dead-letter or retry.
+
+    If `after_s` is None, a retried message becomes visible when its vt ends.
+    """
 
     verb: Literal["delete", "dead", "retry"]
     after_s: int | None = None
@@ -188,7 +190,7 @@ class Queues(Protocol):
         ...
 
     def channel(self, qname: str) -> Channel:
-        """Return the channel on which sends to a queue are published."""
+        """Return the channel that announces new messages in a queue."""
         ...
 
 
@@ -274,7 +276,7 @@ class BaseConsumer:
             self._counted.append("lost")
 
     def _settled(self, message: RsmqMessage, settlement: Settlement, again: bool) -> Steps[str]:
-        """Settle a message; return the word for the count, such as `done`."""
+        """Delete, dead-letter or retry a message. Return the name of the matching counter, such as `done`."""
         receipt, calls = (message.id, message.receipt), self._requests
         if settlement.verb == "delete":
             ours = yield from self._once_more(calls.delete(self._qname, [receipt]), again)
@@ -421,7 +423,7 @@ class Consumer(BaseConsumer):
     def _received(
         self, channel: Channel, vt: int, free: Callable[[], int]
     ) -> Iterator[list[RsmqMessage]]:
-        """Yield messages as they arrive, until the consumer is stopped or, in a burst, no message is visible."""
+        """Yield messages until the consumer is stopped. With `burst`, also stop as soon as no message is visible."""
         while not self._stopping.is_set():
             limit = free()
             if self._stopping.is_set():

@@ -2,7 +2,7 @@
 
 ::
 
-    RsmqError            unkown (its spelling): the fallback
+    RsmqError            base class, with Node's text "unkown"
     ├── NoAttributeSuppliedError
     ├── MissingParameterError
     ├── InvalidFormatError

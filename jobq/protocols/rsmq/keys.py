@@ -1,11 +1,13 @@
 """Names of RSMQ's keys.
 
 ==================  =====================================================================
-{ns}:QUEUES         set of the names of queues
-{ns}:{q}:Q          hash: settings and totals of the queue; per message `<id>` its body,
-                    `<id>:rc` times received, `<id>:fr` first received at, ms
-{ns}:{q}            sorted set, id by the time when it becomes visible, ms
-{ns}:rt:{q}         channel: how many messages the queue has after a send
+{ns}:QUEUES         set of queue names
+{ns}:{q}:Q          hash with the queue's settings and totals. Each message has three fields:
+                    `<id>` (body), `<id>:rc` (number of receives) and `<id>:fr` (time of the
+                    first receive, ms)
+{ns}:{q}            sorted set of message ids; the score is the time (ms) when the message
+                    becomes visible
+{ns}:rt:{q}         channel that announces the queue's number of messages after a send
 ==================  =====================================================================
 """
 
@@ -52,7 +54,7 @@ class Keys:
         return self.messages(owner) if name.endswith("messages") else self.attributes(owner)
 
     def channel(self, queue: str) -> str:
-        """Return the channel on which sends are published."""
+        """Return the name of the channel that announces new messages."""
         return f"{self.ns}:rt:{queue}"
 
 

@@ -30,7 +30,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> float | None:
-        """When the message was sent, in epoch ms with microseconds; None if its id has another format."""
+        """The send time in epoch ms, with microseconds as the fraction; None if the id doesn't contain the time."""
         if not is_regular_id(self.id) or ":" in self.id[:10]:
             return None
         return int(self.id[:10], 36) / 1000
@@ -61,9 +61,9 @@ class Peeked(RsmqMessage, frozen=True):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """A queue's settings in seconds and bytes, its totals, its times in epoch seconds, and its numbers of messages.
+    """A queue's settings (in seconds and bytes), totals, timestamps (in epoch seconds) and message counts.
 
-    `created` and `modified` are None if no client wrote a readable value.
+    `created` and `modified` are None if the stored value is missing or unreadable.
     """
 
     vt: int
@@ -89,9 +89,9 @@ class RsmqCounts(NamedTuple):
 
 
 class Received(NamedTuple):
-    """The messages of one receive call.
+    """The result of one receive call.
 
-    Without messages, `next_s` has the seconds until a hidden message becomes visible.
+    If `messages` is empty, `next_s` is the time in seconds until a hidden message becomes visible.
     """
 
     messages: list[RsmqMessage]

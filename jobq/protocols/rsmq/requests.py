@@ -282,7 +282,7 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`, unless only Node rejects the name. Then return a request that first checks the queue."""
+        """Raise `error` if Node accepts the queue's name. Otherwise, return a request that first checks the queue."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # RSMQ would first report an id that only other clients make.
@@ -331,7 +331,7 @@ def first(results: Sequence[T]) -> T:
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
-    """Change a request so that it returns statuses: 'deleted' or 'moved', 'absent', 'stale'."""
+    """Return the request with other results: 'deleted', 'moved', 'absent' or 'stale' for each message."""
 
     def words(reply: list[Any]) -> list[str]:
         request.read(reply)

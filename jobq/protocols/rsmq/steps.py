@@ -1,4 +1,4 @@
-"""Calls with a wait or with several requests, written as steps (see `client.steps`)."""
+"""RSMQ calls that wait for messages or send several requests, as generators of steps (see `client.steps`)."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def await_messages(
 
 
 class Pauses:
-    """Limits the sleeps between two polls.
+    """Limits how long a client sleeps between two polls.
 
-    A published message ends a sleep, but some senders don't publish, and the connection may be lost. So no sleep
-    continues after the next hidden message becomes visible, and sleeps never exceed a second.
+    A sender's notification ends a sleep, but not every sender notifies, and a broken connection loses notifications. So
+    a sleep lasts at most a second, and ends when the next hidden message becomes visible.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -163,7 +163,7 @@ def next_messages(
 
 
 def purge(requests: Requests, qname: str) -> Steps[int]:
-    """Remove as many messages as the queue has at the start. Messages sent during the call may remain."""
+    """Remove the queue's messages; return their number. Messages sent during the call may remain."""
     left, removed = (yield from ask(requests.describe(qname))).msgs, 0
     while left > 0:
         gone = yield from ask(requests.purge(qname))

@@ -1,4 +1,4 @@
-"""Find a job in a claim. Such a job is no longer on Ruby's list, and not yet in the jobq queue."""
+"""Finds jobs that jobq has claimed from a Ruby queue but not yet enqueued."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MAX_CLAIMS = 100
 
 
 class ClaimedJob(NamedTuple):
-    """The claim in which a job waits.
+    """A Ruby job that a worker has claimed but not yet enqueued.
 
     Attributes:
-        lease_at: Time (epoch ms) when other intakes may take over the claim.
+        lease_at: Time (epoch ms) when other workers may take over the claim.
     """
 
     ruby_queue: RubyQueueName

@@ -1,11 +1,11 @@
-"""Claims jobs of a Ruby list so that none is lost or claimed twice, even if a process crashes.
+"""Claims jobs from a Ruby list. No job is lost or claimed twice, even if a process crashes.
 
-A claim moves jobs from the list into a separate list, in one step and in one slot. Their messages are enqueued in one
-call, which can be repeated safely because the claim's id identifies it. Then the claim is deleted. If that doesn't
-happen before the claim's lease ends, another intake takes over the claim and enqueues its jobs again.
+A claim moves jobs from the Ruby list into a separate list, in one step and in one slot. The worker enqueues the claimed
+jobs in one call, and then deletes the claim. The claim's id identifies the call, so a repeated call doesn't enqueue
+jobs twice. If a claim still exists when its lease ends, another worker takes over the claim and repeats the call.
 
-If the queue rejects that call because a key has too many waiting messages, each job is enqueued alone. Enqueued jobs
-are marked in the claim, and the other jobs wait there.
+If a key has too many waiting messages, the queue rejects the call. Then the worker enqueues each job alone. The claim
+marks the enqueued jobs, and keeps the other jobs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Claim(NamedTuple):
 
     @property
     def delivered(self) -> bytes:
-        """The text that replaces an enqueued job in its claim."""
+        """The marker that replaces a job in the claim once the job is enqueued."""
         return self.claim_id.encode()
 
 
@@ -86,7 +86,7 @@ class Claims:
         self._last_call = self._beside(f"call:{self._caller.id}")
 
     def take(self, limit: int = LIMIT) -> Claim:
-        """Claim up to `limit` jobs of the list, or fewer if they exceed 1 MiB together. The claim may be empty."""
+        """Claim up to `limit` jobs, but no more than about 1 MiB in total. The claim may be empty."""
         claim_id = secrets.token_urlsafe(12)
         values: Values = {
             "now": "", "claim": claim_id, "number": self._caller.next(), "lease_ms": self._lease_ms,
@@ -149,9 +149,10 @@ class Claims:
         when_taken: Callable[[ClaimedMessage], None],
         stopped: set[str],
     ) -> tuple[Sequence[ClaimedMessage], list[ClaimedMessage]]:
-        """Enqueue all messages of a claim in one call. Ordered messages need a call of their own.
+        """Enqueue a claim's messages in one call. The messages are either all ordered or all unordered.
 
-        Return two lists: messages to enqueue one by one, and messages that must wait although their mids are in use.
+        Return two lists: messages to enqueue one by one, and messages with duplicate mids that the queue can't accept
+        yet.
         """
         if not messages or claim.delivered in claim.jobs or not stopped.isdisjoint(
             message.key for message in messages
@@ -245,7 +246,7 @@ class Claims:
         return claims
 
     def listed_call(self, most: int) -> Read:
-        """Return a command that reads the first `most` claims, or all claims for 0. `read_listed` parses its reply."""
+        """Return a command that reads the first `most` claims; 0 means all claims. `read_listed` parses the reply."""
         return Read(self._claims, ("ZRANGE", self._claims, 0, most - 1, "WITHSCORES"))
 
     def read_listed(self, reply: Sequence[bytes]) -> list[tuple[str, int]]:

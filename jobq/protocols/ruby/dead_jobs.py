@@ -104,10 +104,10 @@ def _show_refused(
 
 
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
-    """Add the reason of its death to a Sidekiq job. Other bytes stay unchanged, so that Ruby can retry the job.
+    """Add an error class and message to a dead Sidekiq job. Other bytes don't change, so Ruby can retry the job.
 
-    A job of over 8 MiB is returned without the reason, which is only logged. If Sidekiq's web interface couldn't show
-    the job, it becomes the only argument of another job with the same queue and jid.
+    A job over 8 MiB is returned unchanged. If Sidekiq's web interface can't show a job, the job's text becomes the only
+    argument of a placeholder job with the given queue and jid.
     """
     if len(raw) > MAX_BYTES:
         return raw  # with a reason or a wrapper, the job might be longer than a server accepts
@@ -199,7 +199,7 @@ PASSES = 20
 
 
 class DeadJobs:
-    """Shows dead messages of these queues to Ruby. `ruby` is a client of the server with Ruby's dead jobs."""
+    """Copies dead messages to Sidekiq's dead set or Resque's failed list. `ruby` is a client of Ruby's Redis server."""
 
     def __init__(self, ruby: Client, queues: Sequence[Queue]) -> None:
         self._ruby, self._queues = ruby, queues
@@ -208,9 +208,9 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Show Ruby all dead messages since the last call; return their number.
+        """Copy messages that have died since the last call; return their number.
 
-        If a queue or partition can't be read, its error is raised after all others were shown.
+        If a queue or partition can't be read, copy all other messages before raising the error.
         """
         number, errors = 0, list[JobqError]()
         for queue in self._queues:
@@ -245,7 +245,7 @@ class DeadJobs:
         return len(fresh)
 
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
-        """Return each dead message since `until`, except for `shown` messages.
+        """Return messages that died at `until` or later, except messages in `shown`.
 
         Other clients add and remove dead messages between two reads, which shifts the pages. So the ids are read first,
         and the pages are read again until all these messages were seen.
@@ -300,7 +300,6 @@ class DeadJobs:
 
 
 def _places(queue: Queue) -> Sequence[Queue]:
-    """Return the partitions of the queue, or the queue itself if it has none."""
     return queue.alone() if queue.partitions() else [queue]
 
 
@@ -316,7 +315,7 @@ def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
 
 
 def _noted(stored: bytes | None) -> tuple[int, list[str]]:
-    """Parse the time of death and the ids of the messages that Ruby was last shown; (-1, []) if unreadable."""
+    """Parse the death time and ids of the last copied messages; return (-1, []) if `stored` is unreadable."""
     try:
         until, shown = json.loads(stored or b"[-1,[]]")
         return int(until), [str(dead_id) for dead_id in shown]

@@ -21,13 +21,13 @@ TRIES = 5
 
 
 class DuplicateJids:
-    """Handles duplicate ids of one Ruby queue, `ruby_queue`, and the jobq queue that receives its jobs."""
+    """Resolves conflicts between the jids of jobs from `ruby_queue` and the mids in the jobq queue `queue`."""
 
     def __init__(self, ruby_queue: RubyQueueName, queue: Queue, seal: Seal | None) -> None:
         self._ruby_queue, self._queue, self._seal = ruby_queue, queue, seal
 
     def apart(self, arrivals: list[tuple[str, Arrival]]) -> list[tuple[str, Arrival]]:
-        """Give different calls of a claim different mids. Return equal calls only once."""
+        """If different calls have the same mid, give them different mids. Drop repeated calls."""
         by_mid: dict[str, tuple[str, Arrival]] = {}
         for own, arrival in arrivals:
             known = by_mid.get(arrival.mid)
@@ -41,7 +41,7 @@ class DuplicateJids:
         return list(by_mid.values())
 
     def settle(self, own: str, arrival: Arrival, sealed: bytes, sealed_as_own: bytes) -> None:
-        """Ensure that a call runs although its mid is in use. Repeated calls have no effect."""
+        """Ensure that the job in `arrival` runs although its mid is in use. Repeated calls have no effect."""
         mid, plain = arrival.mid, arrival.content
         options: EnqueueOptions = {}
         if arrival.key:
@@ -63,7 +63,7 @@ class DuplicateJids:
         self._queue.enqueue(sealed_as_own, mid=own, caller=caller, **options)
 
     def _compared(self, mid: str, plain: bytes) -> str:
-        """Return 'one' if an equal call waits, 'another' for a different call, or 'next' if the mid is free."""
+        """Return 'one' if the same call waits, 'another' if a different call uses the mid, or else 'next'."""
         word = self._queue.status(mid).word
         waits = word.endswith("-with-requeue")
         if word == "nil" or (word.startswith("done") and not waits):

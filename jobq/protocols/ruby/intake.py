@@ -66,7 +66,7 @@ class DeclaredKeys:
         self._any = any(job.settings.key is not None for job in registry)
 
     def keyed(self, arrival: Arrival) -> Arrival:
-        """Return the arrival with the key of its call. Raises ConfigError if its key function rejects the arguments."""
+        """Return the claimed job with its key. Raises ConfigError if the key function rejects the job's arguments."""
         if not self._any:
             return arrival
         call = decode(arrival.content)
@@ -121,7 +121,7 @@ class QueueIntake:
         return moved
 
     def _carry_owed(self) -> int:
-        """Enqueue the jobs of a claim that an earlier round didn't finish or, at intervals, of an expired claim."""
+        """Enqueue the jobs of an unfinished claim. At intervals, take over expired claims of other workers."""
         if self._owed is None and time.monotonic() >= self._rescue_at:
             self._rescue_at = time.monotonic() + self.settings.lease_s / 3
             self._owed = self.claims.rescue()
@@ -144,7 +144,7 @@ class QueueIntake:
         return moved
 
     def _carry_parked(self) -> int:
-        """Try again to enqueue the jobs of claims that were set aside."""
+        """Try again to enqueue claimed jobs that the queue rejected because a key had too many messages."""
         moved, now = 0, time.monotonic()
         if not self.parked or now < self._parked_at:
             return 0
@@ -217,7 +217,7 @@ class QueueIntake:
             return refused(self.ruby_queue, raw, arrival.mid, str(error))
 
     def _sealed(self, mid: str, content: bytes) -> bytes:
-        """Return the content to enqueue, sealed if calls are sealed. Raises CodecError if it is too long."""
+        """Return the content to enqueue, sealed if calls are sealed. Raises CodecError if the content is too long."""
         if self._seal is not None:
             # Add a nonce, because pushing an identical job again is not a replay.
             content = self._seal.close_call(self.queue.name, mid, content)
@@ -263,7 +263,6 @@ class Intake:
         self._reminder = Reminder(COMPLAIN_S)
 
     def _take_from(self, ruby_queues: Iterable[RubyQueueName]) -> None:
-        """Start to claim the jobs of these queues."""
         for ruby_queue in ruby_queues:
             name = ruby_queue.queue
             queue = self._queues.get(name)
@@ -288,7 +287,7 @@ class Intake:
         self._beat_at = 0.0
 
     def take_jobs(self) -> None:
-        """Claim and enqueue jobs until the worker stops or, in a burst, until no jobs are left."""
+        """Claim and enqueue jobs until the worker stops. With --burst, also stop once no jobs are left."""
         try:
             while not self._fed_worker.stopping() and not self._round():
                 pass
@@ -307,7 +306,7 @@ class Intake:
             logger.warning("Ruby's dashboards may list this worker for another minute: %s", error)
 
     def _round(self) -> bool:
-        """Do one round of the intake; return whether a burst has ended."""
+        """Claim and enqueue jobs once. With --burst, return True once all jobs have run."""
         self._troubled = False
         self._look_after()
         if self._fed_worker.quiet():
@@ -367,7 +366,7 @@ class Intake:
     def _all_done(self) -> bool:
         """Return whether all claimed jobs have run.
 
-        A burst mustn't end earlier, because Ruby's dashboards show the results.
+        Until then, the intake must keep running to update Ruby's dashboards.
         """
         counts = [queue.admin.counts() for queue in self._queues.values()]
         waits = any(count.ready and not count.paused for count in counts)

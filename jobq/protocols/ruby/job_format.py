@@ -1,8 +1,9 @@
-"""Convert a job that Ruby wrote to a message of jobq, without a server or a clock.
+"""Converts Ruby jobs to messages of jobq, without a server or a clock.
 
-A Sidekiq job's jid becomes the mid. The header `ruby-fields` stores its other fields, so that its outcome can be shown
-to Ruby, and `ruby-tags` stores its tags as JSON. A job that can't be converted becomes a refusal. Its original bytes
-are never used as a message, because they might decode as a jobq call that Ruby may not make.
+A Sidekiq job's jid becomes the mid. The header `ruby-tags` stores the job's tags as JSON, and the header `ruby-fields`
+stores fields that are needed to show the outcome in Ruby's web interface. An invalid job becomes a message that workers
+dead-letter, with the error and the original bytes. The original bytes alone never become a message, because they might
+be a jobq call, which Ruby isn't allowed to enqueue.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _write = msgspec.json.Encoder().encode
 
 
 class Arrival(NamedTuple):
-    """A claimed job and its message. If it has a `fault`, it can't be converted, and `content` is a refusal.
+    """The message for a claimed job. For an invalid job, `fault` is the reason, and workers dead-letter the message.
 
     Attributes:
         key: The message's key; '' without a key.
-        caution: Warning about a feature of Ruby that isn't supported; else ''.
+        caution: Warning about an unsupported feature of Ruby; else ''.
     """
 
     mid: str
@@ -84,7 +85,7 @@ def read_job(
 
 
 def refused(ruby_queue: RubyQueueName, raw: bytes, mid: str, fault: str) -> Arrival:
-    """Return the message of a job that can't be run: a refusal."""
+    """Return the message for an invalid job. Workers dead-letter this message."""
     return Arrival(mid, refusal(fault, raw, {ORIGIN: _named(ruby_queue)}), fault)
 
 
@@ -101,7 +102,7 @@ def read_fields(raw: bytes) -> dict[str, Any]:
 
 
 def _shown_before(args: object) -> bytes:
-    """Return the original text of a job that Ruby showed as unreadable and then retried."""
+    """Return the original text of an unreadable job that a user has retried in Ruby's web interface."""
     match args:
         case [str(text)]:
             return text.encode()

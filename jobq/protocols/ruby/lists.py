@@ -1,4 +1,4 @@
-"""Ruby's lists: add jobs once, and wait until a list has jobs, without removing jobs.
+"""Adds jobs to Ruby's lists without duplicates, and waits until a list has jobs.
 
 To wait, a client makes a blocking move of the list's next job to the same end of the list. That leaves the list
 unchanged, so a broken connection can't lose a job.
@@ -54,7 +54,7 @@ class ListWaiter:
         self._waiting.clear()
 
     def _begin(self, number: int, seconds: float) -> int:
-        """Start to wait for a list, unless such a wait is active. Return the connection's file descriptor."""
+        """Start waiting for a job in a list, unless a wait is pending. Return the connection's file descriptor."""
         connection = self._connections[number]
         if number not in self._waiting:
             key, end = self._ruby_queues[number].list_key, self._ruby_queues[number].oldest
@@ -81,7 +81,7 @@ def push(client: Client, ruby_queue: RubyQueueName, jobs: Sequence[bytes], once:
 
 
 def append(client: Client, list_key: str, side: str, jobs: Sequence[bytes], once: str = "") -> bool:
-    """Add values to a list. Return False if an earlier push had the same `once`."""
+    """Add jobs to a list. Return False if an earlier call with the id `once` already added them."""
     mark = beside(list_key, client.namespace, f"pushed:{once or secrets.token_urlsafe(12)}")
     keys = {"target": list_key, "pushed": mark}
     return bool(client.run(*bound("ruby", "push", keys.__getitem__, {"side": side}, jobs)))

@@ -1,6 +1,6 @@
-"""Decides how many jobs of a Ruby queue jobq claims before they run: about as many as end within a second.
+"""Decides how many jobs to claim from a Ruby queue in advance: about as many as end within a second.
 
-Ruby's API, dashboards and workers see only unclaimed jobs. So a fixed number would hide hours of slow jobs and starve
+Ruby's API, dashboards and workers can't see claimed jobs. A fixed number would claim too many slow jobs or too few
 quick jobs. The caller passes all times in seconds, from any clock that never jumps.
 """
 

@@ -1,11 +1,11 @@
-"""Jobs for real Sidekiq and Resque workers.
+"""Enqueues jobs for Sidekiq and Resque workers.
 
 ::
 
     SidekiqQueue("default").push("HardWorker", [1, "x"], delay=60)
     ResqueQueue("low").push("Archive", [7])
 
-Ruby's guarantees apply to its workers: both systems lose the running job of a killed process.
+If a Sidekiq or Resque worker is killed, its running job is lost.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class ResqueQueue(RubyQueue):
 
 
 def checked_class(name: str) -> str:
-    """Return a class's name; raise ConfigError if it is invalid. Valid are `add`, `MyApp.Worker`, `App\\Jobs\\Mail`."""
+    """Return a class name, such as `MyApp.Worker` or `App\\Jobs\\Mail`; raise ConfigError if the name is invalid."""
     usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
     if not usable or not name.isprintable() or any(c.isspace() for c in name):
         raise ConfigError(

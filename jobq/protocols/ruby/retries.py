@@ -1,10 +1,10 @@
-"""Sidekiq's rules for retries, applied in a worker's children, and counts of Ruby jobs and their failures.
+"""Applies Sidekiq's retry rules in a worker's children, and counts Ruby jobs and their failures.
 
-`retry: 5` is part of the message. This module has the other rules:
+The message itself stores the maximum number of retries. This module has the other rules:
 
 - Waits grow as in Sidekiq, for jobs that don't declare a `retry=` policy.
 - `retry_for` limits how long after the first failure a job is retried.
-- A job with another `retry_queue` goes to Sidekiq's retry set, as in Sidekiq.
+- If `retry_queue` differs from the job's queue, a failed job goes to Sidekiq's retry set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of an intake, and the part of the worker that an intake uses."""
+"""Settings of the intake, which moves Ruby jobs to jobq queues, and the interface to its worker."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _weight(queue: RubyQueueName, text: str) -> int:
 def expanded(
     queues: Mapping[RubyQueueName, int], listed: Callable[[RubyQueueName], Iterable[RubyQueueName]]
 ) -> dict[RubyQueueName, int]:
-    """Return the queues with patterns replaced by existing queues, without queues that a `!` excludes.
+    """Replace each pattern with all matching queues, except queues that a `!` pattern excludes.
 
     Args:
         listed: Returns all queues in the system and namespace of the given queue.
@@ -112,7 +112,6 @@ def expanded(
 
 
 def _is_excluded(queues: Iterable[RubyQueueName], name: RubyQueueName) -> bool:
-    """Return whether one of the `!` patterns in `queues` excludes the queue `name`."""
     return any(
         queue.queue.startswith("!") and queue[:2] == name[:2] and queue.matches(name.queue)
         for queue in queues
@@ -172,7 +171,7 @@ class FedWorker(Protocol):
         ...
 
     def running(self) -> list[tuple[int, str, str, int]]:
-        """Return the process, queue, mid and minimum run time in ms of each running job."""
+        """Return the child index, queue and mid of each running job, and the ms since the child last started a job."""
         ...
 
     def drain(self) -> None:
