@@ -26,11 +26,12 @@ def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
 
 
 class Gathering:
-    """Waiting calls of batch jobs. They run once their batch is full or their job's linger time has passed.
+    """Calls of batch jobs that wait until their batch is full or the job's linger time has passed.
 
     Args:
         lingers: Whether batches wait for more calls. If not, each batch contains calls of one fetch.
-        renew: Called with the queue and calls of a batch before it starts, because users may have cancelled some calls.
+        renew: Called with the queue and calls of a batch before the batch starts, because users may have cancelled some
+            calls.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Cautions:
         self._renewed = True
 
     def renewing(self, deadline: int) -> None:
-        """Check leases before they are renewed: warn if one expires soon, or if the clock was changed."""
+        """Check leases before they are renewed: warn if a lease expires soon or the clock was changed."""
         self._look_at_clock()
         left = deadline - self._now()
         # If the last renewal failed, the log has the reason.

@@ -1,8 +1,8 @@
-"""Counters of one worker process, in memory that survives the process, so that its death doesn't reset them.
+"""Counters of one worker process, in memory that survives the exit of the process.
 
-Each page of counters has one writer: the supervisor, or a child and later its replacement. All processes may read it.
-All names of jobs and queues are fixed before the first fork, which limits the number of metric labels. Names beyond
-MAX_JOBS and MAX_QUEUES, and names that occur only in messages, are counted as OTHER.
+Each page of counters has one writer: the supervisor, or a child and later its replacement. All processes may read the
+page. All names of jobs and queues are fixed before the first fork, which limits the number of metric labels. Names
+beyond MAX_JOBS and MAX_QUEUES, and names that occur only in messages, are counted as OTHER.
 
 An outcome is counted once the server has accepted it. Until then, the page has a mark in the message's slot. From these
 marks the supervisor counts outcomes that a dead child reported but didn't count.

@@ -34,7 +34,7 @@ class QueuePipe:
         self._unread = b""
 
     def write(self, numbers: Mapping[str, int]) -> None:
-        """Write each queue as one line. A line that doesn't fit into the pipe isn't written at all."""
+        """Write one line for each queue. If the pipe has no room for a line, no part of the line is written."""
         for name, number in numbers.items():
             os.write(self._input, msgspec.json.encode({name: number}) + b"\n")
 
@@ -51,7 +51,7 @@ class QueuePipe:
 
 
 class SourceControl:
-    """The connection from a message source to its worker: facts about the worker, and requests to it."""
+    """The connection from a message source to its worker: facts about the worker, and requests to the worker."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class Keeper(Protocol):
     """Renews and releases resources, such as slots of limits. Each entry describes a resource."""
 
     def renew(self, client: Client, entries: list[bytes], lease_s: float) -> list[bool | None]:
-        """Renew entries for `lease_s`. Return whether each entry is still held; None if the server is away."""
+        """Renew entries for `lease_s`. Return whether each entry is still held; None if the server is unreachable."""
         ...
 
     def leave(self, client: Client, entries: list[bytes]) -> None:
@@ -166,7 +166,7 @@ class Keeping:
         self.leave()
 
     def leave(self) -> None:
-        """Release resources that finished jobs left behind. After an error, the next renewal tries again."""
+        """Release resources that finished jobs didn't release. After an error, the next renewal tries again."""
         gone = self._gone
         try:
             if gone:

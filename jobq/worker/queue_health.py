@@ -110,7 +110,7 @@ class QueueHealth:
         return True
 
     def wait_ms(self, index: int) -> int:
-        """Return after how many ms the child may query the queue again; at least 1."""
+        """Return the ms until the child may query the queue again; at least 1."""
         return max(1, (self._words[1 + _WORDS * index + _AGAIN] - boot_ns()) // 1_000_000)
 
     def failed(self, indexes: Iterable[int], state: int, why: object, asked_at: int) -> None:

@@ -401,7 +401,7 @@ class RefusedLog:
         self._once = once or OnceAMinute()
 
     def __call__(self, endings: Sequence[Ending], replies: Sequence[str]) -> None:
-        """Log messages whose outcome the server rejected. Warnings are limited to one a minute."""
+        """Log rejected outcomes, at most one a minute as a warning. Also log outcomes that may have been rejected."""
         for ending, reply in zip(endings, replies, strict=True):
             if reply == "stale":
                 self._stale(ending)

@@ -168,7 +168,7 @@ def _runs(pid: int) -> bool:
 def _note_on_dead(client: Client, registry: Registry, settings: WorkerSettings) -> None:
     """Before the first job runs, configure queues to enqueue an `on_dead` call for each dead-lettered message.
 
-    If the server is away, the supervisor does this later.
+    If the server is unreachable, the supervisor does this later.
     """
     if any(job.settings.on_dead is not None for job in registry):
         with suppress(JobqError):

@@ -307,7 +307,7 @@ class SharedSlots:
 
     @property
     def is_due_again(self) -> bool:
-        """Return whether a message finished by this child, or by an earlier one, will soon run again."""
+        """Return whether a message finished by this child, or by an earlier child, will soon run again."""
         return boot_ns() < self._words[_AGAIN_AT]
 
     def note_look(self, at: int) -> None:

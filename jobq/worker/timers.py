@@ -53,7 +53,7 @@ class Timers:
             self._set(self._first_s)
 
     def late(self) -> None:
-        """If the timer is late during a job, do its checks now."""
+        """If the timer is late during a job, do the timer's checks now."""
         if self.in_job and boot_ns() > self._due_at:
             self._alarm()
 

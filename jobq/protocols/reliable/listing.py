@@ -29,7 +29,7 @@ class FoundQueues(NamedTuple):
 
 
 def find_queues(client: Client, ns: str = "reliable", most: int = MAX_KEYS) -> FoundQueues:
-    """Look for queues among the keys of all nodes. Invalid queue names are left out."""
+    """Look for queues among the keys of all nodes. Invalid queue names are skipped."""
     scan = scan_keys(client, f"{literal(checked_space(ns))}:*:meta", most)
     names = {_name(ns, text_of(key)) for key in scan.keys}
     return FoundQueues(sorted(names - {""}), scan.looked_at, scan.whole)

@@ -20,7 +20,7 @@ class _Popped(NamedTuple):
 
 
 class Popped(_Popped):
-    """A popped message as the tuple `(key, id, content)`. Its attribute `deliveries` counts all deliveries so far."""
+    """A popped message as the tuple `(key, id, content)`. Its attribute `deliveries` counts all deliveries."""
 
     deliveries: int
 
@@ -39,7 +39,7 @@ class _Recovered(NamedTuple):
 
 
 class Recovered(_Recovered):
-    """A recovered message as the tuple `(id, content)`. Its attribute `deliveries` counts all deliveries so far."""
+    """A recovered message as the tuple `(id, content)`. Its attribute `deliveries` counts all deliveries."""
 
     deliveries: int
 

@@ -58,7 +58,7 @@ def can_name(name: str) -> bool:
 
 
 def is_regular_name(value: Any) -> bool:
-    """Whether Node's client accepts this as a queue's name."""
+    """Return whether Node's client accepts this queue name."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
@@ -85,7 +85,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def is_regular_id(value: str) -> bool:
-    """Whether Node's client accepts this as a message's id."""
+    """Return whether Node's client accepts this message id."""
     return _ID.fullmatch(value) is not None
 
 

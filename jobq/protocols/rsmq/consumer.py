@@ -73,7 +73,7 @@ class Consuming:
         concurrency: Maximum number of concurrent handlers.
         max_receives: Receive a message at most this often. After that, move the message to the dead-letter queue.
         dead_letter: The dead-letter queue, created if it is missing. Default: `<queue>-dead`.
-        retry_after: Seconds until a failed message is visible again. By default, it is visible when its vt ends.
+        retry_after: Seconds until a failed message is visible again. Default: the rest of its vt.
         burst: Stop as soon as no message is visible.
     """
 
@@ -235,7 +235,7 @@ class BaseConsumer:
         return vt
 
     def _receive(self, channel: Channel, limit: int, vt: int) -> Steps[list[RsmqMessage] | None]:
-        """Return messages: [] if none came in time, None if the server can't be reached."""
+        """Return messages; [] if no message arrived in time, None if the server is unreachable."""
         patience_s = 0.0 if self.options.burst else POLL_S
         try:
             return (

@@ -39,7 +39,7 @@ class RsmqMessage(msgspec.Struct, frozen=True):
     def receipt(self) -> int:
         """The receipt for delete_message and change_message_visibility.
 
-        It is valid until another client gets the message.
+        The receipt is valid until another client receives the message.
         """
         return self.rc
 
@@ -145,7 +145,7 @@ def read_attributes(reply: list[Any], *, as_node: bool = False) -> Attributes:
 
 
 def too_long(size: int, maxsize: int) -> bool:
-    """Whether a queue rejects a message of that size."""
+    """Return whether a queue rejects a message of this size."""
     return maxsize != ANY_SIZE and size > maxsize
 
 

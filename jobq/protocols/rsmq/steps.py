@@ -135,7 +135,7 @@ def each(
     held: Iterable[RsmqMessage | MessageRef],
     request: Callable[[list[MessageRef]], ScriptCall[list[bool]]],
 ) -> Steps[list[bool]]:
-    """Send one request for every thousand messages; return the results."""
+    """Send a request for every 1,000 messages; return the results."""
     every, done = refs(held), list[bool]()
     for first in range(0, len(every), PER_CALL):
         done += yield from ask(request(every[first : first + PER_CALL]))

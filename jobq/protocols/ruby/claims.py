@@ -41,7 +41,7 @@ _LATEST_MS = 253_402_300_799_999
 class Claim(NamedTuple):
     """Jobs claimed from one list, oldest first. `claim_id` is the id of the caller that enqueues them.
 
-    After a job is enqueued, the claim's id replaces it in the list `jobs`.
+    After a job is enqueued, the claim's id replaces the job in the list `jobs`.
     """
 
     claim_id: str
@@ -68,7 +68,7 @@ class ClaimedMessage(NamedTuple):
 
 
 class OpenClaim(NamedTuple):
-    """A claim that isn't settled yet."""
+    """A claim that isn't deleted yet."""
 
     claim_id: str
     lease_at: int
@@ -95,7 +95,7 @@ class Claims:
         return Claim(claim_id, self._run("claim", values, claim_id))
 
     def rescue(self) -> Claim | None:
-        """Take over a claim whose lease has expired; return None if there is none."""
+        """Take over a claim whose lease has expired; return None if no claim has expired."""
         reply = self._run("rescue", {"now": "", "lease_ms": self._lease_ms})
         if reply is None:
             return None
@@ -103,7 +103,7 @@ class Claims:
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
 
     def reread(self, claim_id: str) -> Claim:
-        """Renew a claim's lease and return the claim, which has no jobs if another intake has settled it."""
+        """Renew a claim's lease and return the claim. If another worker has deleted the claim, it has no jobs."""
         until = self.client.clock_ms(self._claims) + self._lease_ms
         self.client.command("ZADD", self._claims, "XX", until, claim_id)
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
@@ -122,7 +122,7 @@ class Claims:
 
         Args:
             when_taken: Handles a message whose mid is already in use.
-            stopped: Keys of messages left in claims; this call adds the keys of rejected messages.
+            stopped: Keys of messages waiting in claims; this call adds the keys of rejected messages.
         """
         stopped = set() if stopped is None else stopped
         left: list[ClaimedMessage] = []
@@ -218,7 +218,7 @@ class Claims:
         return True
 
     def _mark(self, claim: Claim, places: Sequence[int]) -> None:
-        """Record in the claim which of its messages were enqueued one by one."""
+        """Mark the jobs at these places in the claim as enqueued."""
         taken = self._taken(claim.claim_id)
         marks = [
             ("LSET", taken, place, claim.delivered)
@@ -250,7 +250,7 @@ class Claims:
         return Read(self._claims, ("ZRANGE", self._claims, 0, most - 1, "WITHSCORES"))
 
     def read_listed(self, reply: Sequence[bytes]) -> list[tuple[str, int]]:
-        """Parse the ids of claims, each with the end of its lease. Other members of the set are left out."""
+        """Parse the ids of claims and the ends of their leases. Other members of the set are skipped."""
         return [
             (item.decode(), int(max(0.0, min(float(at), _LATEST_MS))))
             for item, at in zip(reply[::2], reply[1::2], strict=True)

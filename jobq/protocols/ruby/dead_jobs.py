@@ -104,7 +104,7 @@ def _show_refused(
 
 
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
-    """Add an error class and message to a dead Sidekiq job. Other bytes don't change, so Ruby can retry the job.
+    """Add an error class and text to a dead Sidekiq job. Other bytes don't change, so Ruby can retry the job.
 
     A job over 8 MiB is returned unchanged. If Sidekiq's web interface can't show a job, the job's text becomes the only
     argument of a placeholder job with the given queue and jid.

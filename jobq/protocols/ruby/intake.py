@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class DeclaredKeys:
-    """Computes the key of a call as its job in `registry` declares it. Calls of other jobs don't have a key."""
+    """Computes a call's key with the key function of the job. Calls of jobs without a key function have no key."""
 
     def __init__(self, registry: Registry) -> None:
         self._find = registry.find
@@ -165,10 +165,10 @@ class QueueIntake:
         return counts.ready, room
 
     def _deliver(self, claim: Claim, stopped: set[str]) -> int:
-        """Enqueue the jobs of a claim and return their number. If some jobs must wait, set the claim aside.
+        """Enqueue the jobs of a claim and return their number. If some jobs must wait, keep the claim in `parked`.
 
         Args:
-            stopped: Keys of messages left in claims; this call adds the keys of rejected messages.
+            stopped: Keys of messages waiting in claims; this call adds the keys of rejected messages.
         """
         arrivals, njobs = [], 0
         for index, raw in enumerate(claim.jobs):

@@ -1,9 +1,9 @@
 """Converts Ruby jobs to messages of jobq, without a server or a clock.
 
 A Sidekiq job's jid becomes the mid. The header `ruby-tags` stores the job's tags as JSON, and the header `ruby-fields`
-stores fields that are needed to show the outcome in Ruby's web interface. An invalid job becomes a message that workers
-dead-letter, with the error and the original bytes. The original bytes alone never become a message, because they might
-be a jobq call, which Ruby isn't allowed to enqueue.
+stores the other fields, for Ruby's web interface. An invalid job becomes a message that contains the error and the
+original bytes. Workers dead-letter this message. The original bytes alone never become a message, because they might be
+a jobq call, which Ruby isn't allowed to enqueue.
 """
 
 from __future__ import annotations

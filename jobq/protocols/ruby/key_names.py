@@ -43,7 +43,7 @@ class RubyQueueName(NamedTuple):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name is a pattern: `*` includes matching queues, as in Resque, and `!` excludes them."""
+        """Return whether the name is a pattern, as in Resque: `*` includes matching queues, and `!` excludes them."""
         return bool(_IN_PATTERNS.search(self.queue))
 
     def matches(self, name: str) -> bool:

@@ -20,14 +20,14 @@ MAX_MATCHES = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IntakeSettings:
-    """Settings of an intake: which Ruby queues to empty, and how.
+    """Settings of an intake, which moves jobs from Ruby queues to jobq queues.
 
     Attributes:
-        ruby_queues: The queues. Their jobs go to the jobq queues with the same names.
+        ruby_queues: The Ruby queues. Their jobs go to the jobq queues with the same names.
         names: Maps names of Ruby classes to names of jobs.
         backlog: Maximum number of ready messages in the jobq queue; fewer if they would take longer than a second.
         ruby_dead: Also show dead messages in Sidekiq's dead set or Resque's failed list.
-        lease_s: Seconds after which other intakes take over unfinished claims.
+        lease_s: Seconds after which other workers take over unfinished claims.
         patterns: Patterns of queues that may appear later, with their weights, and patterns of excluded queues.
     """
 
@@ -140,7 +140,7 @@ class FedWorker(Protocol):
 
     @property
     def burst(self) -> bool:
-        """Whether to exit once no jobs are left."""
+        """Return whether the worker exits once no jobs are left."""
         ...
 
     @property
@@ -163,11 +163,11 @@ class FedWorker(Protocol):
         ...
 
     def stopping(self) -> bool:
-        """Whether to exit now."""
+        """Return whether the intake must exit now."""
         ...
 
     def quiet(self) -> bool:
-        """Whether to stop claiming jobs."""
+        """Return whether the intake must stop claiming jobs."""
         ...
 
     def running(self) -> list[tuple[int, str, str, int]]:
