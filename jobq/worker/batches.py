@@ -26,7 +26,7 @@ def batch_sizes(registry: Registry, queues: Sequence[str]) -> list[int]:
 
 
 class Gathering:
-    """Calls of batch jobs that wait until their batch is full or the job's linger time has passed.
+    """Waiting calls of batch jobs. A call runs once its batch is full or the job's linger time has passed.
 
     Args:
         lingers: Whether batches wait for more calls. If not, each batch contains calls of one fetch.

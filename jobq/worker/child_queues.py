@@ -46,7 +46,7 @@ _REPORTED_WITHIN_S = 0.5
 
 
 class ChildQueues:
-    """The queues that one child serves. The index of a queue is its position in the settings.
+    """The queues of one child. The index of a queue is its position in the settings.
 
     `before_call` runs before each call to a queue's server. `counters` counts outcomes, and is None if metrics are off.
     """

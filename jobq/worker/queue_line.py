@@ -274,7 +274,7 @@ class QueueLine:
         return True
 
     def restart(self) -> None:
-        """Use a new caller id from now on, because the server's record of the old id may be corrupt.
+        """Use a new caller id for later calls, because the server's record of the old id may be corrupt.
 
         The supervisor ends only the session of the first id. If the reply to a call with a later id is lost, the
         messages in the reply run again after their leases expire.

@@ -114,7 +114,7 @@ class QueueUpkeep:
             self._not_before[each] = now + max(FIRST_PAUSE_NS, pause)
 
     def look_after(self) -> None:
-        """Promote, recover and remove messages that are due. Also check a few other queues for due messages.
+        """Promote, recover and remove due messages. Also check a few other queues for due messages.
 
         Raises JobqError if the server is unreachable, unless the server is a Cluster.
         """

@@ -65,7 +65,7 @@ class QueueTurns:
             self._dry.clear()
 
     def sleeps(self, index: int) -> None:
-        """Skip an empty queue until `wakes` is called."""
+        """Skip an empty queue. A call of `wakes` ends this."""
         if index in self._awake:
             del self._awake[index]
             self.asleep[index] = None

@@ -40,7 +40,7 @@ class SyncRunner(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Return whether messages wait for their batch to fill. No job is running when the loop checks this."""
+        """Return whether messages wait for their batch to fill. The loop checks this while no job runs."""
         return bool(self._gathering)
 
     @property

@@ -206,7 +206,7 @@ class ReliableQueue(BlockingFacade):
     def dead(
         self, key: str, start: int = 0, count: int = 100, *, now: int | None = None
     ) -> Steps[list[DeadItem]]:
-        """Return messages that were dead-lettered after too many deliveries, sorted by time of death.
+        """Return messages dead-lettered after too many deliveries, sorted by time of death.
 
         Raises EmptyKeyError for a missing queue.
         """

@@ -70,7 +70,7 @@ class PendingItem(NamedTuple):
 
 
 class DeadItem(NamedTuple):
-    """A message that was dead-lettered after too many deliveries."""
+    """A message dead-lettered after too many deliveries."""
 
     id: str
     content: bytes

@@ -121,7 +121,7 @@ class Rsmq(BlockingFacade):
     ) -> Steps[list[str]]:
         """Send messages; return their ids in the order of `messages`.
 
-        Messages are sent in batches of up to 1,000. A batch is sent completely or not at all.
+        Messages are sent in batches of up to 1,000. Each batch is either sent completely or rejected.
         """
         return steps.send(self.requests, qname, messages, delay)
 

@@ -117,7 +117,7 @@ class Consuming:
         return self.max_receives is not None and message.rc > self.max_receives
 
     def worn_out(self, message: RsmqMessage) -> Settlement:
-        """Return the action for a message that was received too often: dead-letter the message."""
+        """Return the action for a message received too often: dead-letter the message."""
         return Settlement("dead", reason=f"received {message.rc} times without a reported outcome")
 
     def settlement(self, message: RsmqMessage, error: BaseException | None) -> Settlement:

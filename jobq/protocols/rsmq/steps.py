@@ -1,4 +1,4 @@
-"""RSMQ calls that wait for messages or send several requests, as generators of steps (see `client.steps`)."""
+"""Blocking RSMQ calls, and RSMQ calls with several requests, as generators of steps (see `client.steps`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims jobs from a Ruby list. No job is lost or claimed twice, even if a process crashes.
+"""Claims jobs from a Ruby list. Each job is claimed exactly once, even if a process crashes.
 
 A claim moves jobs from the Ruby list into a separate list, in one step and in one slot. The worker enqueues the claimed
 jobs in one call, and then deletes the claim. The claim's id identifies the call, so a repeated call doesn't enqueue

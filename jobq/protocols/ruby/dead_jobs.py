@@ -208,7 +208,7 @@ class DeadJobs:
         return ", ".join(queue.name for queue in self._queues)
 
     def fill(self) -> int:
-        """Copy messages that have died since the last call; return their number.
+        """Copy messages dead-lettered since the last call; return their number.
 
         If a queue or partition can't be read, copy all other messages before raising the error.
         """
@@ -245,7 +245,7 @@ class DeadJobs:
         return len(fresh)
 
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
-        """Return messages that died at `until` or later, except messages in `shown`.
+        """Return messages dead-lettered at `until` or later, except messages in `shown`.
 
         Other clients add and remove dead messages between two reads, which shifts the pages. So the ids are read first,
         and the pages are read again until all these messages were seen.
