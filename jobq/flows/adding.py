@@ -93,7 +93,7 @@ class RunningFlow(StepList):
         """Record that an argument refers to the result of an existing step; see StepList."""
         if ref.what == "result" and not ref.step.keeps_results:
             raise ConfigError(
-                f"{ref!r} isn't stored, because no step used it before; declare its job with result_ttl=…"
+                f"{ref!r} isn't stored; to store it, declare the step's job with result_ttl=…"
             )
         super().add_reference(ref, after)
 

@@ -59,7 +59,7 @@ def announced(client: ClientLike, home: str, word: str, run: str, detail: str) -
         return detail
     said, _, rest = seal.of("flow").open_text(home, run, detail).partition(SEPARATOR)
     if said != word:
-        raise CodecError(f"bad seal: the signal {word!r:.20} was sealed as {said!r:.20}")
+        raise CodecError(f"bad seal: the signal is {word!r:.20}, but its seal is for {said!r:.20}")
     return rest
 
 

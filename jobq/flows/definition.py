@@ -229,7 +229,7 @@ class MapStep(FlowStep, Generic[R]):
             if isinstance(item, Args):
                 if item.job != job.name:
                     raise ConfigError(
-                        f"{item!r} can't be an item of a map of {job.name}; use {job.name}.args(…)"
+                        f"item {number} of map {self.name} has arguments for {item.job}; use {job.name}.args(…)"
                     )
                 yield item.args, item.kwargs
                 continue
@@ -503,7 +503,7 @@ class StepList:
                 )
         elif job is None or not self.names_steps:
             raise ConfigError(
-                "a step that a running step adds needs name=…, because another attempt would otherwise add it again"
+                "a running step must pass name=… when it adds a step, or another attempt would add the step again"
             )
         else:
             name = self._numbered(step_name_of(job.name))
@@ -563,7 +563,7 @@ class Definition(StepList):
     ) -> None:  # fmt: skip
         if not isinstance(name, str) or not isinstance(id, str | None):
             raise ConfigError(
-                f"flow name {name!r:.80} with id {id!r:.80} can't be used; pass texts"
+                f"flow name {name!r:.80} with id {id!r:.80} can't be used; pass strings"
             )
         self._has_id = id is not None
         self.name, self.id = name, new_mid() if id is None else id
@@ -657,7 +657,7 @@ def checked_job(job: Any, flow: str) -> Job[..., Any]:
     settings = job.settings
     if FLOW_HEADER in settings.headers:
         raise ConfigError(
-            f"headers of {job.name} have {FLOW_HEADER!r}, which flows need; rename it"
+            f"{job.name} declares the header {FLOW_HEADER!r}, which is reserved for flows; rename the header"
         )
     for option, remedy in _REFUSED_OPTIONS.items():
         value = getattr(settings, option)

@@ -133,9 +133,11 @@ def put_in(
             for step in rest:
                 inside, key = inside[key], step
             if inside[key] is not None:
-                raise CodecError(f"an argument occupies the place of {ref.what} of step {ref.step}")
+                raise CodecError(
+                    f"can't insert the {ref.what} of step {ref.step}: the argument already has a value"
+                )
             inside[key] = value
         except (LookupError, TypeError):
             raise CodecError(
-                f"the call has no place {list(ref.path)!r:.200} for {ref.what} of step {ref.step}"
+                f"can't insert the {ref.what} of step {ref.step}: the call has no argument {list(ref.path)!r:.200}"
             ) from None

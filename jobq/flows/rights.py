@@ -132,8 +132,8 @@ def _read(client: Client, queues: Sequence[str], *, may_make: bool) -> None:
             if not is_denied(error):
                 raise
             raise ScriptError(
-                f"this user may not write to queue {queue}, so no step of its flows may run there; "
-                f"see jobq acl --queues: {error}"
+                f"this user may not write to queue {queue}, so the user's flows can't run steps there ({error}); "
+                "see jobq acl --queues"
             ) from error
         if isinstance(secret, bytes):
             known[queue] = secret

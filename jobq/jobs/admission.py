@@ -101,7 +101,7 @@ def filled(call: Call, worker: str, fill: FillInputs | None) -> Call | Ending:
     Raises any other error of `fill`, and CodecError if `fill` is None.
     """
     if fill is None:
-        raise CodecError("its arguments are results of flow steps, which this process can't read")
+        raise CodecError("the call needs results of flow steps, which this process can't read")
     try:
         return fill(call)
     except UnavailableError as error:

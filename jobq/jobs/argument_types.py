@@ -67,7 +67,7 @@ class ValueType:
         difference = _difference(value, self.decoded(plain, where), "")
         if difference is not None:
             raise CodecError(
-                f"{where}{difference}, which its annotation {self} would change; pass a value of the annotated type"
+                f"{where}{difference}, but the annotation {self} would change this value; pass a value of that type"
             )
         return plain
 
@@ -269,7 +269,7 @@ class ArgumentTypes:
         what = "its result" if name == "return" else f"argument {name!r}"
         try:
             if isinstance(annotation, str):
-                raise TypeError("a name in it isn't defined")
+                raise TypeError(f"a name in {annotation:.80} isn't defined")
             annotation = typing.Optional[annotation] if default is None else annotation  # noqa: UP045 - also of text
             _check_decodable(annotation)
         except Exception as error:  # reading a class may run any code

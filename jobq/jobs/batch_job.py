@@ -59,10 +59,10 @@ class BatchJob(Job[P, R]):
         """Return a copy that enqueues with different options; the job itself doesn't change."""
         for name in (*_OF_THE_FUNCTION, "key"):
             if changes.get(name) is not None:
-                remedy = "a function of the arguments" if name == "key" else "it"
+                remedy = "a function of the arguments" if name == "key" else "the value"
                 raise ConfigError(
-                    f"{name}={changes.get(name)!r} can't be an option of one message of {self.name}, whose calls run "
-                    f"together; pass {remedy} to @job({name}=…)"
+                    f"{name}={changes.get(name)!r} can't be set for one call of the batch job {self.name}; "
+                    f"pass {remedy} to @job({name}=…)"
                 )
         return super().options(**changes)
 
@@ -123,12 +123,12 @@ def _parameters(job: str, annotation: Any) -> list[Parameter]:
         return any_arguments
     if isinstance(annotation, str):
         raise ConfigError(
-            f"the annotation {annotation!r} of {job} can't be read: a name in it isn't defined when the job is "
-            "declared; import Calls and the types in it before, and not under TYPE_CHECKING"
+            f"the annotation {annotation!r} of {job} has a name that isn't defined when the job is declared; "
+            "import Calls and the annotated types first, and not under TYPE_CHECKING"
         )
     if get_origin(annotation) is not Calls:
         raise ConfigError(
-            f"the argument of {job} is annotated {annotation}, but it receives the calls; write Calls[str, int] "
+            f"the argument of {job} is annotated {annotation}, but a batch job gets Calls; write Calls[str, int] "
             "with the types of one call's arguments"
         )
     kinds = get_args(annotation)

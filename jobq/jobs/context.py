@@ -418,7 +418,7 @@ def current() -> Context:
         raise NoCurrentJobError from None
     if context.of_batch:
         raise NoCurrentJobError(
-            f"{context.job} runs many calls together, so there is no current call; use calls[i] of the function's "
-            "argument, such as calls[i].mid or calls[i].logger"
+            f"{context.job} runs many calls together, so there is no current call; use calls[i] in the job's function, "
+            "such as calls[i].mid or calls[i].logger"
         )
     return context

@@ -516,12 +516,12 @@ class Job(Generic[P, R]):
         } | conflict_options(self.name, settings, self.unique)
         if settings.ordered and settings.key is None:
             raise ConfigError(
-                f"ordered=True of {self.name} orders the messages of a key; also pass key=…"
+                f"ordered=True of {self.name} applies only to messages with a key; also pass key=…"
             )
         if settings.contradicts_timeout:
             raise ConfigError(
-                f"hard_timeout={settings.hard_timeout:g} ends {self.name} before timeout={settings.timeout:g} can; "
-                "make hard_timeout longer than timeout"
+                f"hard_timeout={settings.hard_timeout:g} of {self.name} isn't longer than "
+                f"timeout={settings.timeout:g}; make hard_timeout longer"
             )
 
     def _queue(self) -> QueueLike:

@@ -305,7 +305,7 @@ def _until(name: str, value: Any) -> Any:
     try:
         return checked_duration(name, value, 0.001)
     except ConfigError as error:
-        raise ConfigError(f"{error}, or use 'done' or 'start'") from None
+        raise ConfigError(f"{error}; until can also be 'done' or 'start'") from None
 
 
 def _on_conflict(name: str, value: Any) -> Any:
@@ -374,7 +374,7 @@ def _limits(name: str, value: Any) -> tuple[Any, ...]:
 def _callback(name: str, value: Any) -> Any:
     if value is None or callable(value):
         return value
-    raise ConfigError(f"on_dead={value!r} can't be called; pass a job, or a function of a DeadCall")
+    raise ConfigError(f"on_dead={value!r} can't be called; pass a job or function of one argument")
 
 
 def _trace(name: str, value: Any) -> str:
@@ -421,7 +421,7 @@ def _redact(name: str, value: Any) -> tuple[str, ...]:
             or not hidden.isprintable()
         ):
             raise ConfigError(
-                f"redact has {hidden!r:.120}, which can't be a name; use 1-{MAX_REDACTED_LENGTH} printable characters"
+                f"the name {hidden!r:.120} in redact can't be used; use 1-{MAX_REDACTED_LENGTH} printable characters"
             )
     return tuple(names)
 

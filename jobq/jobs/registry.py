@@ -291,7 +291,7 @@ def _kind(
         return BatchJob
     if declared.get("linger") is not None:
         raise ConfigError(
-            f"linger={declared['linger']:g} of {name} waits for more calls of a batch; also pass batch=…"
+            f"linger={declared['linger']:g} of {name} applies only to batch jobs; also pass batch=…"
         )
     return AsyncJob if inspect.iscoroutinefunction(function) else SyncJob
 

@@ -257,5 +257,5 @@ def _cipher(key: bytes, random: bytes) -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
-        raise CodecError(f"content is encrypted; {extras.install('crypto')} here") from error
+        raise CodecError(f"can't decrypt the content; {extras.install('crypto')}") from error
     return AESGCM(hmac.digest(key, random[:_SALT], "sha256"))

@@ -124,8 +124,8 @@ def unique_of(
         return None
     if settings.mid:
         raise ConfigError(
-            f"mid={settings.mid!r} contradicts unique of {job}, which generates the mid; leave out mid, or use "
-            f".options(unique=False)"
+            f"mid={settings.mid!r} can't be set, because {job} generates mids from arguments; leave out mid, or "
+            "use .options(unique=False)"
         )
     return Unique(job, signature, settings.unique, types)
 
@@ -161,8 +161,7 @@ def _check_requeue(job: str, settings: JobSettings) -> None:
     until = settings.until
     if settings.on_conflict == "requeue" and until not in (None, "done", "start"):
         raise ConfigError(
-            f"on_conflict='requeue' of {job} doesn't work with until={until:g}, which rejects equal calls for "
-            f"a time; use until='done'"
+            f"on_conflict='requeue' of {job} can't be combined with the duration until={until:g}; use until='done'"
         )
 
 

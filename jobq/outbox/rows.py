@@ -110,7 +110,7 @@ class StoredRow:
         options = self.sending(self.created_at, DAY_S)
         options.pop("durability", None)
         if options.get("ordered") and self.options.key is None:
-            raise ConfigError("the option ordered needs a key")
+            raise ConfigError("the option 'ordered' needs a key")
         return {**options, "key": self.options.key}
 
     def sending(self, now: int, dedupe_s: float) -> dict[str, Any]:

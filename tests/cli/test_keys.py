@@ -90,5 +90,6 @@ def test_enqueue_gives_a_key(cli: Any, client: Any) -> None:
     [row] = Queue("low", client).admin.iter_keys()
     assert (row.key, row.waiting) == ("acme", 1)
     assert (
-        "orders the messages of a key" in cli("enqueue", "a.b", "--queue", "low", "--ordered").err
+        "applies only to messages with a key"
+        in cli("enqueue", "a.b", "--queue", "low", "--ordered").err
     )

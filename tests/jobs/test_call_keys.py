@@ -40,7 +40,9 @@ def test_key_said_outright_wins_over_the_declared_one(registry: Registry):
     assert outright.key_of((7,), {}) == "acme"
     assert outright.options_with("acme") == {"ordered": True, "key": "acme"}
     assert declared.options(key=lambda customer, *_: customer * 2).key_of((7,), {}) == "14"
-    with pytest.raises(ConfigError, match="ordered=True of send orders the messages of a key"):
+    with pytest.raises(
+        ConfigError, match="ordered=True of send applies only to messages with a key"
+    ):
         declared.options(key=None)
     assert declared.options(key=None, ordered=False).settings.key is None
 

@@ -427,4 +427,4 @@ def test_message_that_contradicts_itself_is_dead_with_the_reason(registry: Regis
     ended = Executor(registry).resolve("low", Message("m", content, 1, 0, 7, "life", "token", 0))
     assert isinstance(ended, Ending)
     assert ended.outcome == "dead"
-    assert ended.reason.startswith("hard_timeout=30 ends jobs.f before timeout=60 can")
+    assert ended.reason.startswith("hard_timeout=30 of jobs.f isn't longer than timeout=60")

@@ -143,7 +143,7 @@ def test_row_that_is_sent_twice_runs_once_and_unique_calls_run_again(
         ("options", '{"later":1}', "later"),
         ("options", '{"delay":1,"at":1}', "contradict"),
         ("options", '{"durability":"x"}', "durability='x'"),
-        ("options", '{"ordered":true}', "option ordered needs a key"),
+        ("options", '{"ordered":true}', "option 'ordered' needs a key"),
         ("options", '{"key":""}', "key=''"),
     ],
 )
