@@ -1,8 +1,8 @@
-"""Decode entries of event streams to Arrow. The CSV reader decodes whole batches.
+"""Decode the entries of event streams into Arrow batches.
 
-Rows that the CSV reader rejects are decoded one by one. Entries that aren't records of a known version are returned
-with their bytes and a reason, so no entry is lost or stops the read. This module runs on executors, so it imports only
-pyarrow and little of jobq.
+Arrow's CSV reader decodes whole batches. Python decodes the rows that the CSV reader rejects. An invalid entry is
+returned with its bytes and the reason, so it doesn't stop the read. Executors import this module, so it needs only
+pyarrow and a few modules of jobq.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def decode(
     queue: str, ids: Sequence[bytes], versions: Sequence[bytes], values: Sequence[bytes],
     bounds: TimeBounds | None = None,
 ) -> DecodedEntries:  # fmt: skip
-    """Decode event records. Return entries that aren't records, and records with times outside `bounds`, in `bad`."""
+    """Decode event records. In the result, `bad` contains invalid entries and entries with times outside `bounds`."""
     bad: list[BadEntry] = []
     batches: list[pa.RecordBatch] = []
     if versions.count(VERSION) != len(versions):
@@ -126,7 +126,6 @@ def _halved(
     queue: str, ids: Sequence[bytes], values: Sequence[bytes], batches: list[pa.RecordBatch], bad: list[BadEntry],
     bounds: TimeBounds | None,
 ) -> None:  # fmt: skip
-    """Decode with the CSV reader. If it rejects a batch, decode the halves, so that few rows are decoded one by one."""
     if not ids:
         return
     batch = _together(queue, ids, values, bounds)

@@ -81,7 +81,7 @@ def start(client: Client | None, *, memory: str | None, master: str | None) -> F
 
 
 def read_queues(spark: SparkSession, client: Client) -> str:
-    """Read the view `queues` of `format("jobq")` in an executor, and return a text with the number of rows."""
+    """Count the rows of the view `queues` on executors, and return a message with the number."""
     source = spark.read.format("jobq").options(url=client.url, namespace=client.namespace)
     return f"{source.option('view', 'queues').load().count():,} queues read"
 

@@ -1,7 +1,7 @@
 """Run units of work in this process or on Spark's executors, with the same results.
 
-Units and results are plain values that can be sent to executors. Starting a JVM costs more than processing some hundred
-thousand rows. So Spark is started for the first large amount of work, and kept while the command runs.
+Units and results are plain values that can be sent to executors. Starting a JVM costs more than processing a few
+hundred thousand rows. So Spark is started for the first large amount of work, and kept while the command runs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def rule(self) -> str:
-        """Explanation of the choice by `auto`, in brackets; '' if the user chose the engine."""
+        """A note that explains when `auto` uses Spark, or '' if the user chose the engine."""
         if self._name != "auto":
             return ""
         return f" (auto: Spark from {self._spark_rows:,} rows, once started from {self._spark_rows // 20:,})"
@@ -95,10 +95,10 @@ class Engine:
     def run_units(
         self, function: Callable[[Unit], Result], units: Sequence[Unit], rows: int
     ) -> Iterator[Result]:
-        """Yield the result of each unit, in the order of the units.
+        """Call the function with each unit, and yield the results in the order of the units.
 
-        The function has no access to this process's connections. An error that the function raises is raised here;
-        Spark tries such a unit four times. Return expected errors as values instead.
+        The function can't use this process's connections. It should return expected errors as values, because Spark may
+        repeat a unit that raises an exception. The last exception is raised here.
 
         Args:
             rows: Approximate number of rows in all units.

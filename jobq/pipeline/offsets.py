@@ -1,8 +1,8 @@
-"""Compute with offsets in event streams and topics: find new and lost entries, and divide ranges.
+"""Work with offsets in event streams and topics: find new and lost entries, and divide ranges.
 
-A `LogOffset` is the id of the last entry read and the number of entries ever added up to it. The server keeps that
-number, so the numbers of unread and of lost entries are exact. A topic's index is also its number, so its offsets are
-`LogOffset(str(index), index)`.
+A `LogOffset` is the id of the last entry read, and the number of entries that the stream had received by then. The
+server keeps this count, so the numbers of unread and lost entries are exact. In a topic, both are the message's
+index: `LogOffset(str(index), index)`.
 
 All functions are pure, except functions that take a client.
 """
@@ -99,7 +99,7 @@ class ReadPlan(NamedTuple):
 
     Attributes:
         places: Offset of each queue at the start of the plan.
-        lost: Number of entries trimmed unread, by queue.
+        lost: Number of entries trimmed before they were read, by queue.
         remade: Queues whose stream was deleted or recreated since the last read. The old stream's losses are unknown.
     """
 
@@ -150,7 +150,7 @@ def events_tail(client: Client, key: str) -> LogTail:
 
 
 def events_tails(client: Client, streams: Sequence[str]) -> Iterator[LogTail | JobqError]:
-    """Yield the end of each stream, or the error if it can't be read. Each round trip reads some hundred streams."""
+    """Yield each stream's end, or an error if it can't be read. Each round trip reads a few hundred streams."""
     for first in range(0, len(streams), TOGETHER):
         some = streams[first : first + TOGETHER]
         asked = [Read(key, ("XINFO", "STREAM", key)) for key in some]
@@ -172,9 +172,9 @@ def _tail(key: str, reply: Any) -> LogTail | JobqError:
 
 
 def trim(client: Client, ends: Mapping[str, LogOffset]) -> Iterator[JobqError | None]:
-    """Drop all entries up to each stream's offset. Yield the error for each stream, or None.
+    """Drop all entries up to each stream's offset. For each stream, yield None or an error.
 
-    A round trip trims some hundred streams. The call can be repeated.
+    Each round trip trims a few hundred streams. The call can be repeated safely.
     """
     left = iter(ends.items())
     while some := list(islice(left, TOGETHER)):
@@ -189,7 +189,7 @@ def is_missing_key(error: ScriptError) -> bool:
 
 
 def topic_tail(client: Client, topic: str) -> LogTail:
-    """Return the topic's current end. Entry numbers are indexes, so they count messages that compaction removed."""
+    """Return the topic's current end. Its `n` is the last message's index, so it includes removed messages."""
     [tail] = topic_tails(client, [topic])
     if isinstance(tail, JobqError):
         raise tail
@@ -197,7 +197,7 @@ def topic_tail(client: Client, topic: str) -> LogTail:
 
 
 def topic_tails(client: Client, topics: Sequence[str]) -> Iterator[LogTail | JobqError]:
-    """Yield each topic's end, or the error if it can't be read. A round trip reads some hundred topics."""
+    """Yield each topic's end, or an error if it can't be read. Each round trip reads a few hundred topics."""
     for first in range(0, len(topics), TOGETHER):
         some = [TopicCalls(topic, client) for topic in topics[first : first + TOGETHER]]
         asked = [read for binding in some for read in _tail_reads(binding)]
@@ -230,12 +230,12 @@ def _topic_tail(binding: TopicCalls, reply: Sequence[Any]) -> LogTail:
 
 
 class Overrun(NamedTuple):
-    """A forecast of when a stream drops unread entries, at the rate since the last entry read.
+    """A forecast of when a stream will drop unread entries, if new entries keep arriving at the current rate.
 
     Attributes:
         seconds: Time until the stream drops unread entries.
         unread: Number of unread entries.
-        kept: Maximum number of entries the stream keeps.
+        kept: Maximum number of entries that the stream keeps.
         lag_s: Age of the last entry read.
     """
 
@@ -253,9 +253,9 @@ class Overrun(NamedTuple):
 def overruns(
     client: Client, places: Mapping[str, LogOffset], tails: Mapping[str, LogTail]
 ) -> dict[str, Overrun]:
-    """Forecast when each stream with unread entries drops some of them, if its maximum length is known.
+    """Forecast when streams will drop unread entries. Streams with an unknown maximum length are left out.
 
-    The rate is calculated from the entries after the last entry read.
+    The rate of new entries is calculated from the entries after the last entry read.
     """
     unread = {
         queue: now.n - places[queue].n
@@ -317,7 +317,7 @@ def plan(
 
 
 def is_remade(place: LogOffset, now: LogTail) -> bool:
-    """Return whether the stream was recreated. If so, entries are missing that were never trimmed."""
+    """Return whether the stream was recreated, so that entries disappeared without being trimmed."""
     if not place.n or now.dropped >= place.n:
         return False
     if "-" not in now.id:
@@ -327,7 +327,7 @@ def is_remade(place: LogOffset, now: LogTail) -> bool:
 
 
 def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> list[LogRange]:
-    """Return the ranges with limits, so that together they have about max_rows entries, at least one each."""
+    """Limit the ranges to about `max_rows` entries in total, with at least one entry for each range."""
     left, limits = max_rows, {}
     todo = sorted(ranges, key=lambda range_: range_.expected - lost.get(range_.queue, 0))
     for taken, range_ in enumerate(todo):
@@ -343,9 +343,9 @@ def shared(ranges: list[LogRange], lost: Mapping[str, int], max_rows: int) -> li
 
 
 def lost(asked: LogRange, read: int) -> int:
-    """Return how many entries of a range without a limit were trimmed before they were read.
+    """Return how many of the range's entries were trimmed before they were read. The range must have no limit.
 
-    The number is never negative, even if a stream recreated in between has more entries than expected.
+    A recreated stream can have more entries than expected. In that case, the number is 0.
     """
     return max(0, asked.expected - read)
 
@@ -353,9 +353,9 @@ def lost(asked: LogRange, read: int) -> int:
 def counted_offset(
     client: Client, key: str, start: LogOffset, upto: str = "+", limit: int = 0
 ) -> LogOffset:
-    """Return the offset of the entry `limit` entries after `start`, or of the last entry up to `upto`.
+    """Return the offset `limit` entries after `start`, but not after `upto`. A `limit` of 0 means no limit.
 
-    The offset's `n` is the number of entries ever added up to that entry, including trimmed entries.
+    The offset's `n` also counts trimmed entries.
     """
     script = BoundScripts(client, "pipeline", "", lambda _: key, key)["walk"]
     place, left = start, limit
@@ -394,7 +394,7 @@ def offset_reached(
 
 
 def parts(first_id: str, upto: str, count: int) -> list[tuple[str, str]]:
-    """Divide the ids from `first_id` to `upto` into up to `count` ranges (after, upto] of about equal time."""
+    """Divide the ids from `first_id` to `upto` into up to `count` ranges (after, upto] of about equal duration."""
     low, high = parsed_id(first_id)[0], parsed_id(upto)[0]
     cuts = [low + (high - low + 1) * i // count for i in range(1, count)]
     ends = [f"{cut}-0" for cut in sorted(set(cuts)) if low < cut <= high]
@@ -417,7 +417,7 @@ def to_plain(places: Mapping[str, LogOffset]) -> dict[str, dict[str, Any]]:
 
 
 def loaded(text: str) -> Any:
-    """Parse the text of offsets. Raises ConfigError if it isn't JSON."""
+    """Parse offsets from JSON. Raises ConfigError for invalid JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -450,5 +450,5 @@ def clocks(client: Client) -> tuple[int, int]:
 
 
 def latest_time(client: Client) -> int:
-    """Return the latest valid time of an event: a day after now, epoch ms."""
+    """Return the latest time that an event can have: one day from now, in epoch ms."""
     return clocks(client)[1] + DAY_MS

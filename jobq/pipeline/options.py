@@ -76,7 +76,7 @@ class SparkOptions:
         return parsed_moment(f"option {name}", text) if text else None
 
     def server(self) -> ServerSettings:
-        """Return the server's settings from the options, or else from the environment, without an outage buffer."""
+        """Return the server's settings, without an outage buffer. Options override environment variables."""
         settings = settings_from_env(patience_s=STAYING_PATIENCE_S)
         return replace(
             settings,

@@ -1,14 +1,12 @@
 """Replay messages from a lake: a topic's messages into a topic or a queue, dead messages into their queue.
 
-A replay may be killed and run again; each message arrives once. A replay has a name, by default made from its source.
-Under that name the target stores the replay's progress:
+If a replay is killed and run again, each message still arrives once. A replay has a name, by default made from its
+source. The target stores the replay's progress under that name:
 
-- A topic stores the progress in the call that appends. The call is numbered by the index of its last message, under a
-  caller named after the replay. The script appends the messages and records that number together, and rejects an older
-  number.
-- A queue stores the progress after each call. After a crash, only the call after the last record can be repeated.
-  Message ids are made of topic and index, so the queue rejects live and deduped messages, and the replay skips messages
-  that became dead since then.
+- A topic appends messages and records the index of the last message in the same script call. The script rejects a call
+  with a lower index.
+- A queue stores the progress after each call, so after a crash, only one call can be repeated. Message ids are made of
+  topic and index. So the queue rejects live and deduped messages, and the replay skips messages that are already dead.
 """
 
 from __future__ import annotations
@@ -104,7 +102,7 @@ class Pace:
         self._due = time.monotonic()
 
     def most(self, per_call: int) -> int:
-        """Return the maximum number of messages per call, so that there are several calls per second."""
+        """Return the maximum number of messages per call: `per_call`, or fewer to spread the calls over each second."""
         return per_call if self._per_s is None else max(1, min(per_call, int(self._per_s / 4)))
 
     def wait(self, sent: int) -> None:
@@ -191,9 +189,12 @@ Shape = Literal["text", "json", "base64"]
 class QueueReplay:
     """A queue as the target of a replay. `source` is the topic, and `replay` is the replay's name or ''.
 
-    Attributes:
-        job: Each message becomes a call of this job, with the content as its argument in the form `shape`; without a
-            job, contents are enqueued as they are. A deletion, which has no content, is skipped.
+    Messages without content are skipped.
+
+    Args:
+        job: Each message becomes a call of this job, with the content as its argument. Without a job, contents are
+            enqueued unchanged.
+        shape: Form of the argument: text, parsed JSON, or Base64.
     """
 
     per_call = PER_CALL

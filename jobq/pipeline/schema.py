@@ -1,7 +1,7 @@
 """The columns of every table that the pipeline reads or stores.
 
-A table's Arrow schema, Spark schema, DDL and documentation are made from one tuple of Column. Types are words, so that
-this module doesn't import pyarrow or pyspark.
+A table's Arrow schema, Spark schema, DDL and documentation are made from one tuple of Column. Column types are strings,
+so this module doesn't import pyarrow or pyspark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-        in_lake: Whether the lake stores the column; otherwise reading computes it.
+        in_lake: Whether the lake stores the column. Other columns are computed when rows are read.
     """
 
     name: str
@@ -212,7 +212,7 @@ def bases(names: Any) -> Any:
 
 
 def is_of(column: str, values: Any, wanted: Any) -> Any:
-    """Return a mask of the column's wanted values. In a column of queues, partitions of a wanted queue also match."""
+    """Return a mask of the values in `wanted`. In the column `queue`, partitions of a wanted queue also match."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -36,7 +36,7 @@ def session(
 ) -> SparkSession:
     """Start a Spark session. If this process already has a session, return it and apply the settings that can change.
 
-    Raises PipelineError with the JVM's last lines if the session can't be started.
+    Raises PipelineError with the last lines of the JVM's output if the session can't be started.
 
     Args:
         master: Spark's master; by default JOBQ_SPARK_MASTER, else every core of this machine. Under spark-submit,
@@ -93,7 +93,7 @@ SETTINGS = {
 
 
 def submitted() -> bool:
-    """Return whether spark-submit started this process; if so, the JVM already runs."""
+    """Return whether spark-submit started this process. If so, the JVM is already running."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -156,7 +156,6 @@ def _settings(master: str, memory: str | None, fast: bool, conf: dict[str, str])
 
 
 def _variables(java: Java, master: str) -> dict[str, str]:
-    """Return the environment variables for the JVM. A cluster's Python is not checked here."""
     python = os.environ.get("PYSPARK_PYTHON") or sys.executable
     local = cores(master) is not None
     if local and python != sys.executable:

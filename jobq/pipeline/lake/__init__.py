@@ -31,8 +31,8 @@ def read(
 ) -> DataFrame:
     """Return a table's rows from `since` (included) to `until` (excluded) as a DataFrame.
 
-    `since` and `until` limit the time whose UTC day is the column `dt`. docs/data/ingest.md lists the columns;
-    `dt` is the last column. A table that was never written has no rows.
+    `since` and `until` limit the table's main time, such as `finished_at` of events. The last column, `dt`, is the UTC
+    day of that time. docs/data/ingest.md lists the other columns. A table that was never written has no rows.
     """
     from jobq.pipeline.lake import reading  # needs pyarrow; opening a lake doesn't
 

@@ -44,7 +44,7 @@ class RecordedSpan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LakeAudited(Audited):
-    """The figures of one queue. accepted = finished + superseded + open + live + lost.
+    """The audit result of one queue. accepted = finished + superseded + open + live + lost.
 
     Attributes:
         open: Messages without an end in the lake's events, unless the server was asked about them.
@@ -59,7 +59,7 @@ class LakeAudited(Audited):
 
 
 class LakeAudit:
-    """Audits the view `events`. The DataFrame is read more than once; cache it if that is slow."""
+    """Audits the view `events`. The audit reads `events` several times, so cache a DataFrame that is slow to read."""
 
     def __init__(self, spark: SparkSession, events: DataFrame) -> None:
         self._spark, self._events = spark, events
@@ -73,15 +73,15 @@ class LakeAudit:
         self, since_ms: int | None, until_ms: int | None, queues: Collection[str] = (),
         lives: Lives | None = None, losses: Iterable[Loss] = (), unreadable: Iterable[tuple[str, int]] = (),
     ) -> list[LakeAudited]:  # fmt: skip
-        """Return the figures of each of `queues`, by default of every queue with recorded enqueues.
+        """Audit `queues`, or by default every queue with recorded enqueues. Return one result for each queue.
 
-        Raises ConfigError for a named queue without events or without recorded enqueues.
+        Raises ConfigError if one of `queues` has no events or no recorded enqueues.
 
         Args:
-            since_ms: Start of the range; None begins with the first recorded enqueue.
-            lives: Asks the server about open messages.
+            since_ms: Start of the range; by default the queue's first recorded enqueue.
+            lives: Returns whether the server still has a message.
             losses: Events that the ingest missed.
-            unreadable: Queue and time of each entry in the quarantine.
+            unreadable: Queue and time of each quarantined entry.
         """
         chosen = self._chosen(queues)
         found_starts = {span.queue: _audit_start(span, since_ms, bool(queues)) for span in chosen}

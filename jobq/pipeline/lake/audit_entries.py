@@ -1,6 +1,6 @@
 """Store each entry of the audit log once. The lake keeps entries longer than the server does.
 
-An entry records who changed what. Values of arguments in filters and ids of erased messages are left out.
+An entry records who changed what. The lake doesn't store ids of erased messages, or argument values in filters.
 """
 
 from __future__ import annotations

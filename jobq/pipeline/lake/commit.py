@@ -110,7 +110,7 @@ class IngestState(BatchRecord):
     def following(
         self, places: Mapping[str, LogOffset], rows: int, lost: Mapping[str, int], **facts: Any
     ) -> IngestState:
-        """Return the state after another batch. The new state also names the offset files of earlier batches."""
+        """Return the state after the next batch. `rows` and `lost` are added to the totals."""
         everything, total = {**self.places, **places}, dict(self.lost)
         for name, number in lost.items():
             total[name] = total.get(name, 0) + number
@@ -144,7 +144,10 @@ def state_of(lake: Lake, table: LakeTable) -> IngestState:
 def offsets_after(
     store: LakeStore, record: BatchRecord
 ) -> tuple[dict[str, LogOffset], dict[str, int]] | None:
-    """Return the offsets after a batch and all losses up to it; None if the file of offsets is missing or damaged."""
+    """Return the offsets after a batch, and the number of entries lost so far, both by queue or topic.
+
+    Returns None if the batch's offset file is missing or damaged.
+    """
     if not record.offsets:
         return None
     try:
@@ -346,7 +349,7 @@ def _settle(store: LakeStore, delta: DeltaTable) -> None:
 
 
 def last_batch_again(delta: DeltaTable, app: str) -> Any:
-    """Repeat the last batch's record in commit properties, to pass to deltalake functions that commit."""
+    """Return commit properties that copy the last batch's record into the commit of a deltalake function."""
     from deltalake import CommitProperties
 
     return CommitProperties(custom_metadata=_metadata(record_of(delta, app)))

@@ -39,9 +39,9 @@ class Condition(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """Matches calls with this argument, or with this key inside an argument.
+    """Matches calls in which an argument, or a key inside an argument, has this name and value.
 
-    A name of digits is the argument's position, counted from 0.
+    A numeric name, such as `0`, also matches the argument at that position.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Argument(NamedTuple):
         return False
 
     def is_in_call(self, args: Sequence[Any], kwargs: Any) -> bool:
-        """Return whether a call has the argument."""
+        """Return whether a call with these arguments matches."""
         by_position = any(self._is(str(at), value) for at, value in enumerate(args))
         return by_position or self.is_in(list(args)) or self.is_in(kwargs)
 

@@ -115,11 +115,11 @@ class DeadUnit(NamedTuple):
 
 
 class DeadResult(NamedTuple):
-    """Result of a task.
+    """The result of a task that reads dead messages.
 
     Attributes:
-        problems: By queue, the class and the message of an error. The queue's remaining dead messages weren't read.
-        failed: Class and message of any other error; then there are no files.
+        problems: For each queue that wasn't read completely, the error's class and message.
+        failed: Class and message of the task's error. After an error, `files` is empty.
     """
 
     files: tuple[DataFile, ...] = ()
@@ -128,7 +128,10 @@ class DeadResult(NamedTuple):
 
 
 def read_dead(unit: DeadUnit) -> DeadResult:
-    """Write a unit's dead messages that the lake doesn't have. Errors of jobq are returned in the result."""
+    """Write the unit's dead messages into files, except messages that the lake already has.
+
+    A JobqError is returned in the result.
+    """
     client, problems = Client(unit.settings), dict[str, tuple[str, str]]()
     try:
         erased = unit.erased.load() if unit.erased else None
@@ -155,7 +158,7 @@ def _files_of(
     lake: Lake, client: Client, spans: Mapping[str, tuple[int, int]], tolerating: Tolerating, source: str,
     engine: Engine, ran: Callable[[EngineName], object],
 ) -> tuple[list[DataFile], list[str]]:  # fmt: skip
-    """Write the new dead messages in tasks. Return the files, and the completely read queues."""
+    """Write new dead messages into files. Return the files, and the queues without errors."""
     counted = [
         QueueRows(queue, rows, *spans[queue])
         for queue, rows in zip(spans, dead_counts(client, spans), strict=True)
@@ -198,7 +201,6 @@ def _shares(spans: Iterable[QueueRows]) -> Iterator[list[QueueRows]]:
 
 
 def _by_days(spans: Iterable[QueueRows]) -> dict[tuple[str, str], list[QueueRows]]:
-    """Group queues by the first and last day of their deaths, because a task reads the table's rows of these days."""
     groups: dict[tuple[str, str], list[QueueRows]] = {}
     for span in spans:
         groups.setdefault((_day(span.since), _day(span.upto)), []).append(span)

@@ -101,10 +101,10 @@ class Erasable(NamedTuple):
 
 @dataclass
 class Selection:
-    """The messages and entries to erase, and the number of rows of each table.
+    """The messages and entries to erase, and the number of their rows in each table.
 
     Attributes:
-        unsearched: Number of contents that could not be searched, by table.
+        unsearched: Number of messages whose content could not be searched, by table.
     """
 
     names: set[Erasable] = field(default_factory=set)
@@ -146,11 +146,10 @@ class _RewriteResult(NamedTuple):
 
 
 def selected(lake: Lake, engine: Engine, mids: Iterable[str], sought: Sought) -> Selection:
-    """Select these mids, and the rows that match all conditions and have the argument.
+    """Select the messages and entries to erase: all `mids`, and everything with a row that matches `sought`.
 
-    Mids are selected even if the lake doesn't have them. Conditions select a message by its rows in events, job_runs or
-    dead. Topic messages and quarantine entries are selected by their own rows. Only the tables in SEARCHED are searched
-    for an argument.
+    Mids are selected even if the lake doesn't have them. A queue's message is selected if one of its rows in events,
+    job_runs or dead matches. If `sought` has an argument, only the tables in SEARCHED are searched.
     """
     chosen = Selection({Erasable("mid", sought.queue, mid) for mid in mids})
     if not sought.conditions and sought.argument is None:
@@ -290,7 +289,7 @@ def finish(
     """Complete all unfinished erasures. Return the number of erased rows by table, or None if `enough()` stops it.
 
     Args:
-        alone: Returns a context manager for each group of files, such as a RepeatedLock.
+        alone: Returns a context manager, such as a RepeatedLock, for each group of files.
     """
     erased = dict.fromkeys(SWEPT, 0)
     seen: set[tuple[tuple[str, ...], str]] = set()
@@ -403,7 +402,7 @@ def _erased_rows(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> int:
 
 
 def _written(unit: _EraseUnit, marks: Tombstones, file: LiveFile) -> list[DataFile]:
-    """Write the rows of a file that aren't erased into a new file, in the same order."""
+    """Copy a file's rows, except erased rows, into new files in the same order."""
     prefix = file.path.rpartition("/")[2].partition("-")[0]
     form = (COMPACTED if file.is_compact else INGESTED)._replace(prefix=prefix)
     table = TABLES[unit.table]

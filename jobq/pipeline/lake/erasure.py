@@ -65,7 +65,7 @@ class ErasureRequest(NamedTuple):
 
     @property
     def basis(self) -> str:
-        """Return the option that selects the messages: --mid, --where, or --arg with its name."""
+        """Return the option that selects the messages: --mid, --where, or --arg followed by the argument's name."""
         if self.sought.argument:
             return f"--arg {self.sought.argument.name}"
         return "--where" if self.sought.conditions else "--mid"
@@ -86,14 +86,14 @@ class LiveErased:
 
 @dataclass(frozen=True)
 class Erasure:
-    """Erases from a lake: call `select`, `begin`, then `erase.finish`.
+    """Erases messages from a lake: call `select`, `begin`, then `erase.finish`.
 
     With a server, call `erase_live` before `erase.finish`.
 
     Attributes:
-        alone: Returns a context manager for each step that changes the lake, such as a RepeatedLock.
+        alone: Returns a context manager, such as a RepeatedLock, for each step that changes the lake.
         enough: Returns whether to stop.
-        server: Ingest of the server whose messages are also erased; None erases only from the lake.
+        server: The ingest from a server whose messages must also be erased, or None to change only the lake.
         told: Called with each ingested batch.
     """
 
@@ -108,7 +108,7 @@ class Erasure:
         """Find the messages that the request selects, and count their rows.
 
         Args:
-            ingest: First ingest the server's events.
+            ingest: Whether to ingest the server's events before the search.
         """
         if self.server and ingest:
             self._ingest(self.server)
@@ -203,7 +203,7 @@ def _can_be_mid(mid: str) -> bool:
 
 
 def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
-    """Delete stream entries that mention an erased message. Count entries that the lake hasn't read as not erased."""
+    """Delete ingested stream entries that mention an erased message. `done.left` counts the other such entries."""
     client, places = (
         server.client,
         of_source(server.options.source, state_of(server.lake, EVENTS).places),

@@ -238,7 +238,7 @@ def _micros(at: datetime) -> int:
 def added_files(delta: DeltaTable, store: LakeStore, since: int) -> list[LiveFile] | None:
     """Return the files with new rows from commits after the version `since`.
 
-    A compaction doesn't add rows. Returns None if one of these commits was removed from the log or replaced rows.
+    Files from compactions are left out. Returns None if a commit replaced rows or is missing from the log.
     """
     files: list[LiveFile] = []
     opened = store.files()

@@ -161,7 +161,7 @@ class Ingest:
         return {sourced(self.options.source, name): value for name, value in by_name.items()}
 
     def _counted(self, state: IngestState, tails: Mapping[str, LogTail]) -> IngestState:
-        """Return the state with all entry numbers. `adopt` leaves out the numbers of a server that it can't access."""
+        """Add the entry numbers that `adopt` couldn't count, because it used another server."""
         uncounted = {name for name in tails if name in state.places and state.places[name].n < 0}
         counted = {
             name: offset_in(self.client, tails[name], offsets.parsed_id(state.places[name].id))
@@ -199,7 +199,7 @@ class Ingest:
     def _told(
         self, what: str, names: Sequence[str], results: Iterable[LogTail | JobqError]
     ) -> dict[str, LogTail]:
-        """Return the stream ends by name, without unreadable queues or topics."""
+        """Map each queue or topic to its stream's current end. Unreadable queues and topics are left out."""
         tails = {}
         for name, tail in zip(names, results, strict=True):
             with self.tolerating(f"{what} {name}"):
@@ -260,7 +260,7 @@ class Ingest:
         return answers
 
     def _bounds(self, tails: Mapping[str, LogTail]) -> TimeBounds:
-        """Return the times that events can have: from a day before the oldest known event to a day after now."""
+        """Return the times that events can have: from a day before the oldest known event to one day from now."""
         earlier, later = clocks(self.client)
         oldest = [offsets.parsed_id(tail.first_id)[0] for tail in tails.values() if tail.length]
         for file in live_files(self.lake.table(EVENTS.name))[:1]:
@@ -268,7 +268,7 @@ class Ingest:
         return TimeBounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
 
     def _first(self, range_: LogRange, now: LogTail) -> LogTail:
-        """Return `now`, with the id of the range's first entry if the range will be cut by time."""
+        """Return `now`, but if the range must be divided by time, `first_id` is the id of the range's first entry."""
         if (
             not range_.limit
             or range_.limit <= self.options.partition_entries
@@ -356,7 +356,7 @@ class IngestRound(NamedTuple):
     engines: Mapping[str, EngineName] = MappingProxyType({})
 
     def done_by(self, part: str, engine: EngineName) -> IngestRound:
-        """Return the totals with the engine that a part used: `spark` if any of its batches used Spark."""
+        """Return totals with a part's engine, which is `spark` if any batch of that part used Spark."""
         used: EngineName = "spark" if "spark" in (self.engines.get(part), engine) else engine
         return self._replace(
             engines={**self.engines, part: used},
@@ -387,7 +387,7 @@ class IngestRound(NamedTuple):
 def one_round(
     ingest: Ingest, told: Callable[[IngestBatch], None], enough: Callable[[], bool]
 ) -> IngestRound:
-    """Ingest batches until everything is read, then dead messages and, if requested, the audit log.
+    """Ingest all events and topic messages, then the dead messages and, if requested, the audit log.
 
     Stop between two batches if `enough()` returns true.
     """

@@ -49,10 +49,10 @@ KEYS = {
 
 
 class TableStats(NamedTuple):
-    """The figures of one table.
+    """Statistics about one table.
 
     Attributes:
-        lost: Entries trimmed before they were read, by queue or topic.
+        lost: Number of entries trimmed before the ingest read them, by queue or topic.
     """
 
     table: str
@@ -80,7 +80,7 @@ class LakeFinding(NamedTuple):
 
 
 def stats(lake: Lake) -> list[TableStats]:
-    """Return the figures of each table."""
+    """Return statistics about each table of the lake."""
     figures = []
     for name, table in TABLES.items():
         delta = lake.table(name)
@@ -99,14 +99,14 @@ def stats(lake: Lake) -> list[TableStats]:
 
 
 class QueueBacklog(NamedTuple):
-    """How far the lake is behind a queue's events.
+    """How far the lake is behind a queue's event stream.
 
     Attributes:
-        id and n: Offset after the last event that the lake has read.
-        backlog: Number of events that the lake hasn't read yet.
-        dropped: Number of events trimmed before the lake read them.
-        overruns_in_s: Seconds until the stream drops unread events, at the rate since the lake's latest event. None if
-            all events were read, or if the lake has none of the queue's events.
+        id and n: Offset after the last ingested event.
+        backlog: Number of events that weren't ingested yet.
+        dropped: Number of events trimmed before they were ingested.
+        overruns_in_s: Predicted seconds until the stream drops events before they are ingested. None if all events were
+            ingested, or if the lake has none of the queue's events.
         behind_s: Age of the lake's latest event.
     """
 
@@ -129,7 +129,7 @@ def backlog(
 
     Args:
         tolerating: Returns a context manager for each queue. If it suppresses an error, the queue is skipped.
-        source: The name under which the lake has this server's queues.
+        source: Name of the server in the lake.
     """
     places = of_source(source, state_of(lake, EVENTS).places)
     backlogs = []
@@ -161,7 +161,7 @@ def backlog(
 
 
 def check(lake: Lake, engine: Engine | None = None) -> Iterator[LakeFinding]:
-    """Check every file and every commit. A task reads a few files, or a part of a day."""
+    """Check every file and every commit of a lake, and yield the findings."""
     engine = engine or Engine("local")
     for name, table in TABLES.items():
         delta = lake.table(name)
@@ -380,9 +380,9 @@ def _commits(lake: Lake, delta: DeltaTable, table: LakeTable, rows: int) -> Iter
 
 
 def _backwards(store: LakeStore, delta: DeltaTable) -> Iterator[str]:
-    """Describe each commit with a lower offset than the previous commit, unless the stream was recreated.
+    """Yield a text for each commit that lowers an offset or skips a batch number.
 
-    If a batch's offsets are no longer kept, only the batch numbers are compared.
+    Only a recreated stream may have a lower offset. Offsets that are no longer stored aren't checked.
     """
     told = ((batch, offsets_after(store, batch)) for batch in batches(delta))
     for (before, then), (after, now) in pairwise(told):

@@ -3,8 +3,8 @@
 A partition and its result are plain values. The partition names the ranges to read and the table to write to. Errors
 are returned in the result, because Spark would retry after an error such as a full disk, and shorten the error message.
 
-Small ranges share a partition. The ids inside a large range are unknown, so it is cut by time, which is part of an id.
-A part that turns out larger than its limit ends early, and the results of the parts after it are discarded.
+Small ranges share a partition. A large range is divided by time, because each id contains a time.
+A part that has more entries than its limit ends early, and the results of the following parts are discarded.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class RangeRead(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """The result of a partition.
+    """The result of reading a partition.
 
     Attributes:
-        nbad: Number of entries that aren't valid records.
-        kept: Invalid entries that were written for the quarantine.
-        failed: Class and message of an error. After an error, the files are deleted.
+        nbad: Number of invalid entries.
+        kept: New files with invalid entries, to be added to the quarantine.
+        failed: Class and message of an error. After an error, the partition's files are deleted.
     """
 
     reads: tuple[RangeRead, ...] = ()
@@ -99,7 +99,7 @@ def settings_of(client: Client) -> ServerSettings:
 
 
 def run_partition(partition: IngestPartition) -> PartitionResult:
-    """Read, decode and write a partition. Errors of jobq are returned in the result."""
+    """Read, decode and write a partition. A JobqError is returned in the result."""
     client = Client(partition.settings)
     try:
         with gc_off(), DataFileWriter(partition.store, TABLES[partition.table]) as writer:
@@ -167,9 +167,9 @@ TOGETHER = 300
 def _many(
     client: Client, ranges: Sequence[LogRange], bounds: TimeBounds | None
 ) -> Iterator[tuple[pa.Table, list[RangeRead], list[tuple[str, BadEntry]]]]:
-    """Read small ranges, some hundred per round trip, and decode their entries together.
+    """Read small ranges, a few hundred per round trip, and decode their entries together.
 
-    Ranges that have more entries than planned are left out.
+    A range with more entries than planned is skipped.
     """
     for some in _together(ranges):
         asked = [
@@ -234,7 +234,6 @@ def _events(client: Client, given: LogRange, bounds: TimeBounds | None) -> Itera
 
 
 def _chunks(client: Client, given: LogRange) -> Iterator[list[Any]]:
-    """Yield entries as XRANGE returns them, some thousands at a time."""
     after, left, chunk = given.after, given.limit or FAR, []
     while True:
         count = min(PAGE, left)
@@ -342,7 +341,10 @@ def _cut_by_index(range_: LogRange, count: int) -> list[LogRange]:
 def gathered(
     answers: Iterable[PartitionResult],
 ) -> tuple[dict[str, RangeResult], list[PartitionResult], list[PartitionResult]]:
-    """Return the results by queue, the partitions to commit, and the partitions to discard after a cut range."""
+    """Return the results by queue, the partitions to commit, and the partitions to discard.
+
+    After a partition reaches its limit, later partitions of the same range are discarded.
+    """
     reads: dict[str, list[RangeRead]] = {}
     cut: set[str] = set()
     kept, dropped = [], []

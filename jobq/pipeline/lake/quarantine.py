@@ -1,8 +1,8 @@
-"""Store each entry that isn't an event record once, with its bytes and the reason.
+"""Store each invalid entry of an event stream exactly once, with its bytes and the reason.
 
-The task that reads such entries writes them into files. The driver commits these files first, and then the batch. If
-the batch's commit fails, the batch is repeated, and the offsets in the quarantine table show that the table already has
-the bad entries.
+The task that reads invalid entries writes them into files. The driver commits these files first, and then the batch. If
+the batch's commit fails, the batch is repeated. The offsets in the quarantine table then show which entries are already
+stored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from jobq.pipeline.offsets import LogOffset
 
 
 class Quarantine(NamedTuple):
-    """The state of the quarantine table, for a task.
+    """State of the quarantine table, with which a task skips entries that are already stored.
 
     Attributes:
-        upto: Id of the latest entry of each queue.
-        remade: Queues whose ids restarted. For these, `files` has the existing entries.
+        upto: Id of each queue's latest stored entry.
+        remade: Queues whose streams were recreated. Their stored entries are in `files`.
     """
 
     store: LakeStore
@@ -54,7 +54,7 @@ class KeptEntries(NamedTuple):
 
 
 def quarantine_of(lake: Lake, remade: Iterable[str]) -> Quarantine:
-    """Return the quarantine table's state for tasks."""
+    """Return the state of the quarantine table. `remade` names queues with recreated streams."""
     delta, again = lake.table(QUARANTINE.name), frozenset(remade)
     places = state_of(lake, QUARANTINE).places
     files = tuple(live_files(delta)) if again else ()
@@ -63,7 +63,7 @@ def quarantine_of(lake: Lake, remade: Iterable[str]) -> Quarantine:
 
 
 def written(there: Quarantine, bad: Sequence[tuple[str, BadEntry]]) -> KeptEntries:
-    """Write entries that the quarantine table doesn't have into new files."""
+    """Write invalid entries into new files, except entries that the quarantine table already has."""
     known = _kept(there) if any(queue in there.remade for queue, _ in bad) else set()
     new = [
         (queue, entry) for queue, entry in bad

@@ -3,7 +3,8 @@
 Spark's own Parquet reader reads a folder, and `format("jobq_lake")` reads a bucket. A DataFrame is a snapshot of the
 files that the table had when the DataFrame was made. Files that a compaction replaced stay readable until vacuum.
 
-`ArchivedRows` yields the rows of one topic or queue in order. Arrow reads them day by day, but Spark reads large days.
+`ArchivedRows` yields the rows of one topic or queue in order. Arrow sorts each day in memory. If a day is
+too large, Spark sorts all rows.
 """
 
 from __future__ import annotations
@@ -295,7 +296,7 @@ class ArchivedRows:
         return list(files_by_day(files).values())
 
     def is_big(self, when: EngineName) -> bool:
-        """Return whether Spark should read the rows: if `when` is `spark`, or if it is `auto` and a day is large."""
+        """Return whether Spark should read the rows. With `auto`, Spark reads them if a day is too large."""
         return when == "spark" or (
             when == "auto"
             and any(sum(file.size for file in day) > BIG_DAY_BYTES for day in self.days)
@@ -305,7 +306,7 @@ class ArchivedRows:
         """Yield the rows, with times as epoch µs.
 
         Args:
-            spark: Returns the session that reads; None reads in this process.
+            spark: Returns the session that reads the rows. Without a session, this process reads them.
         """
         if spark is not None:
             frame = self._frame(spark()).orderBy("_day", *self.order).drop("_day")

@@ -1,18 +1,17 @@
 """Compute the tables job_runs and rollup_hourly from events with Spark. The tables keep their rows when events expire.
 
-A refresh reads the event files added since the last refresh, as listed in the log of `events`, and merges their figures
-into both tables. So its cost depends on the number of new events, not on the size of the lake.
+A refresh reads the event files added since the last refresh, and adds their events to both tables. So its cost depends
+on the number of new events, not on the size of the lake.
 
-A message's events, in the order of its queue's stream, are divided into segments. A segment ends with an event that
-ends the message, or before a pause of more than LOOK_BACK_DAYS. Events with the same enqueue time are one life of the
-message. An event without an enqueue time belongs to the latest life in its segment that began before the event. The
-events of unfinished segments are kept next to job_runs, in `_open/`, and the next refresh recomputes their rows. All
-other rows are complete, except that late events of an older life, such as a second `done`, are added to the existing
-row.
+For job_runs, a message's events are divided into segments, in stream order. A segment ends with the message's final
+event, such as `done`, or before a pause of more than LOOK_BACK_DAYS. Events with the same enqueue time are one life of
+the message. An event without an enqueue time belongs to the segment's latest life that began before the event. The
+events of unfinished segments are kept in the folder `_open` of job_runs, and the next refresh recomputes their rows.
+All other rows are complete. If a late event, such as a second `done`, belongs to an older life, a refresh adds the
+event to the existing row.
 
 If the version of the last refresh is unknown, or if the log or a file is gone, the table is computed from all events.
-Statements over events group by strings but never aggregate them, so that Spark hashes instead of sorting. Statements
-name the DataFrames that they read in braces, such as `{events}`.
+Statements group by strings but never aggregate strings, so that Spark hashes instead of sorting.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ _KINDS = ",\n  ".join(f"count_if(kind = '{name}') AS {name}" for name in _COUNTS
 
 
 def _total(column: str) -> str:
-    """Return SQL for a sum: 0 without rows, and the largest BIGINT on overflow, which hostile records can cause."""
+    """Return SQL that sums a column. An empty sum is 0, and an overflow is replaced by the largest BIGINT."""
     return f"coalesce(try_sum({column}), CASE WHEN count({column}) = 0 THEN 0L ELSE 9223372036854775807L END)"
 
 
@@ -228,8 +227,8 @@ class Unread(NamedTuple):
     """Event files added since a table's last refresh.
 
     Attributes:
-        whole: Whether these are all files, because the table's state is unknown.
-        version: The version of `events` that has these files.
+        whole: True if the table's state is unknown. In that case, `files` contains all event files.
+        version: The latest version of `events`.
     """
 
     version: int
@@ -246,9 +245,9 @@ def stale(lake: Lake, table: LakeTable = ROLLUP) -> dict[str, int]:
 
 
 def uncounted(lake: Lake, before: str) -> dict[str, int]:
-    """Return the number of events that a rollup hasn't counted, by day, for days before `before`.
+    """For each day before `before`, return the number of events that rollup_hourly or job_runs hasn't counted.
 
-    If neither rollup has counted all events of a day, the larger number is returned.
+    If the numbers of the two tables differ, the larger number is returned.
     """
     stale_days = [*stale(lake).items(), *stale(lake, JOB_RUNS).items()]
     return {day: rows for day, rows in sorted(stale_days) if day < before}
@@ -284,7 +283,7 @@ def refreshed_at(lake: Lake) -> float:
 
 
 def _known(delta: DeltaTable | None, table: LakeTable) -> BatchRecord:
-    """Return the table's state after the last refresh. If the log no longer has it, the state has no facts."""
+    """Return the table's state after the last refresh. If the log no longer has the state, only `batch` is known."""
     try:
         return record_of(delta, table.app)
     except OffsetsUntoldError:
@@ -453,7 +452,7 @@ class _RunsRefresh:
         return sorted(touched), whole.join(keys, _LIFE, "left_anti")
 
     def _near(self, rows: DataFrame) -> list[LiveFile]:
-        """Return the files that may have earlier rows of the same messages, by the times in first_at."""
+        """Return the files that may already have rows for these messages. Files are selected by `first_at`."""
         lives = rows.where("enqueued_at IS NOT NULL")
         minutes = lives.selectExpr(
             "CAST(dt AS STRING) AS dt", "unix_seconds(first_at) div 60 AS minute"
@@ -471,7 +470,7 @@ class _RunsRefresh:
         ]
 
     def _merged(self, rows: DataFrame, older: DataFrame) -> DataFrame:
-        """Merge each row with the older row about the same life of a message."""
+        """Merge each row with the older row for the same message and enqueue time."""
         both = rows.selectExpr("*", "1 AS newer").unionByName(older.selectExpr("*", "0 AS newer"))
         # Rows without a life are one segment each.
         apart = both.where("enqueued_at IS NULL").drop("newer")
@@ -484,7 +483,7 @@ class _RunsRefresh:
         return _files_of(spread, self._store, JOB_RUNS, prefix)
 
     def _keep(self, rows: DataFrame, columns: Columns) -> list[str]:
-        """Write rows into files next to the table, and return their paths."""
+        """Write rows into files in OPEN_FOLDER, and return the files' paths."""
         names = rows.select(*(c.name for c in columns)).mapInArrow(
             partial(_keep_rows, self._store, columns), "path STRING"
         )
@@ -501,7 +500,7 @@ class _RunsRefresh:
 
 
 def forget_open(lake: Lake, needed: Set[str] = frozenset()) -> None:
-    """Delete the files kept next to job_runs, except needed files."""
+    """Delete all files in OPEN_FOLDER of job_runs, except the files in `needed`."""
     from pyarrow.fs import FileSelector
 
     store = lake.below(JOB_RUNS.name)
@@ -563,7 +562,7 @@ def _write_rows(
 def _keep_rows(
     store: LakeStore, columns: Columns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write a partition's rows into a file next to the table, and yield its path."""
+    """Write a partition's rows into one file in OPEN_FOLDER, and yield the file's path."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
 """The tables of a lake: columns, partitioning, sort order and encodings.
 
-Each table is a Delta table partitioned by `dt`, the UTC day of one of its times. `events` stores two times as distances
-from `finished_at`, which takes half the bytes. Reads restore both times.
+Each table is a Delta table partitioned by `dt`, the UTC day of one of its times. `events` stores `enqueued_at` and
+`entry_at` as differences from `finished_at`, which halves their size. Reads restore both columns.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def of_source(source: str, by_name: Mapping[str, T]) -> dict[str, T]:
-    """Return the items of a source's queues or topics, keyed by their names on its server."""
+    """Return the items of one source. Their names in the result no longer contain the source."""
     parts = ((parted(name), value) for name, value in by_name.items())
     return {name: value for (owner, name), value in parts if owner == source}
 
@@ -168,7 +168,7 @@ class LakeTable(NamedTuple):
         return f"jobq-{self.name}"
 
     def schema(self) -> pa.Schema:
-        """Return the schema of its files: the columns without `dt`."""
+        """Return the schema of the table's files, which don't contain the column `dt`."""
         return arrow_schema(self.columns)
 
     def delta_schema(self) -> pa.Schema:
@@ -247,7 +247,7 @@ def stored_for(names: Iterable[str]) -> list[str]:
 
 
 def from_lake(table: pa.Table, names: Iterable[str] = ()) -> pa.Table:
-    """Convert stored rows to the columns of the view `events`, and `dt` if the rows have it.
+    """Convert stored rows to the columns of the view `events`. If the rows have the column `dt`, keep it.
 
     Args:
         names: Columns to return; by default all.

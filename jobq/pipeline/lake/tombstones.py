@@ -81,10 +81,10 @@ def hash_of(salt: bytes, kind: str, name: str) -> bytes:
 
 
 class Tombstones:
-    """The hashes in memory.
+    """The hashes of erased messages, in memory.
 
     Attributes:
-        begun: Note of each unfinished erasure, by its id.
+        begun: Notes on unfinished erasures, by erasure id.
     """
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
@@ -147,7 +147,7 @@ class Tombstones:
         return rows if mask is None else rows.filter(pc.invert(mask))
 
     def is_named_in(self, queue: str, content: bytes | None) -> bool:
-        """Return whether an entry's bytes contain the mid of an erased message."""
+        """Return whether an entry of the queue contains an erased message's id. `content` is the entry's bytes."""
         words = {*(content or b"").split(b"\x1f"), *_WORDS.findall(content or b"")}
         return any(self.has("mid", queue, word.decode("utf-8", "replace")) for word in words)
 

@@ -90,12 +90,12 @@ def compact(
     on_compacted: Callable[[Compacted], None] = lambda _: None, enough: Callable[[], bool] = lambda: False,
     alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Compacted]:  # fmt: skip
-    """Sort and join the files of every day that isn't compact. Each group of files has its own commit.
+    """Sort the rows of uncompacted files, and join small files of the same day. Each group of files has its own commit.
 
     Args:
-        target: Approximate bytes of a new file.
-        alone: Returns a context manager, such as a RepeatedLock, for each step. In a step, each core compacts one group
-            in memory, of about `target` bytes or GROUP_ROWS rows.
+        target: Approximate size of a new file in bytes.
+        alone: Returns a context manager, such as a RepeatedLock, for each step. A step compacts one
+            group of files per core.
         enough: Called before each step. If it returns true, compaction stops.
     """
     compaction = _Compaction(lake, engine or Engine("local"), target)
@@ -125,7 +125,7 @@ class WrittenFiles(NamedTuple):
     """The new files of a group.
 
     Attributes:
-        failed: Class and message of the error, if there was one; then there are no files.
+        failed: Class and message of the error. After an error, `files` is empty.
     """
 
     files: tuple[DataFile, ...] = ()
@@ -133,7 +133,7 @@ class WrittenFiles(NamedTuple):
 
 
 def rewritten(group: FileGroup) -> WrittenFiles:
-    """Write the rows of a group, in the table's order, into new files. Errors of jobq are returned in the result."""
+    """Write the rows of a group, in the table's order, into new files. A JobqError is returned in the result."""
     table, written = TABLES[group.table], list[DataFile]()
     try:
         with gc_off():
@@ -149,10 +149,10 @@ def rewritten(group: FileGroup) -> WrittenFiles:
 
 
 def _sorted_places(rows: pa.Table, table: LakeTable) -> pa.Array[Any]:
-    """Return the indices of the rows in the table's order.
+    """Return the row indices that put the rows into the table's order.
 
-    An event without a job is sorted by the job of another event of its message. This puts equal mids on the same page
-    of the file, which compresses them.
+    If an event has no job, use the job from another event of the same message. This keeps the message's events close
+    together, so that equal mids compress well.
     """
     keys: dict[str, Any] = {name: rows[name] for name in table.sort}
     if table is EVENTS:
@@ -171,9 +171,9 @@ class _Compaction:
     def table(
         self, table: LakeTable, enough: Callable[[], bool], alone: Callable[[], AbstractContextManager[None]]
     ) -> Iterator[Compacted]:  # fmt: skip
-        """Compact a table. Yield the result of each day.
+        """Compact a table. Yield a result for each day.
 
-        If other processes change a group's files, the group is planned again.
+        If other processes change files during the compaction, the compaction is repeated.
         """
         for _ in range(OVERTAKEN):
             groups = self._groups(table, live_files(self._lake.table(table.name)))
@@ -198,7 +198,7 @@ class _Compaction:
         )
 
     def _groups(self, table: LakeTable, files: Sequence[LiveFile]) -> list[FileGroup]:
-        """Group the files of each day that isn't compact, ordered by time."""
+        """Divide each day's uncompacted or small files into groups, in order of time."""
         groups: list[list[LiveFile]] = []
         for day in files_by_day(files).values():
             todo = [file for file in day if not file.is_compact or self._is_small(file)]
@@ -310,12 +310,12 @@ def expire(
     lake: Lake, older_s: float, names: Iterable[str] = ("events",), *, now: datetime | None = None,
     first: Callable[[str], object] = lambda before: None,
 ) -> list[Expired]:  # fmt: skip
-    """Drop the days that are completely older than `older_s`. A later vacuum deletes their files.
+    """Drop the rows of days that ended more than `older_s` seconds ago. A later vacuum deletes the files.
 
     Expiring `events` doesn't remove rows from the rollups.
 
     Args:
-        first: Called with the first remaining day, before events are dropped. If it raises, no events are dropped.
+        first: Called with the first remaining day, before events are dropped. If the call fails, no events are dropped.
     """
     now = now or datetime.now(UTC)
     # Days before 1970 don't exist.

@@ -1,7 +1,7 @@
 """Read the current state of queues as Arrow batches: live messages, counts and dead messages.
 
-Every action reads live messages again, page by page. Counts are taken when the read is planned. Dead messages are read
-if they were dead then, and weren't purged or revived since.
+Each Spark action reads live messages again, page by page. Counts are taken when the read is planned. Dead messages are
+read if they were dead at that time and haven't been purged or revived since.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def queue_rows(client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
 def count_batches(
     request: ReadRequest, row: dict[str, Any], client: Client
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one row of the view `queues`, as it was at planning."""
+    """Yield one row of the view `queues`. Its counts were taken when the read was planned."""
     yield batch_of(request, [row])
 
 
@@ -98,7 +98,7 @@ def message_parts(client: Client, names: Sequence[str]) -> list[QueueRows]:
 
 
 def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> list[QueueRows]:
-    """Return the queues with dead messages. Deaths after this call aren't included."""
+    """Return the queues with dead messages. Messages that become dead after this call aren't included."""
     shelves = []
     for name in names:
         # A later time is impossible: jobq never wrote it.
@@ -113,7 +113,7 @@ def dead_parts(client: Client, request: ReadRequest, names: Sequence[str]) -> li
 
 
 def newest_death(client: Client, queue: str, upto: int) -> int | None:
-    """Return the newest time of death up to `upto`, epoch ms; None if there is none."""
+    """Return the latest time at which a message became dead, in epoch ms, or None. Times after `upto` are ignored."""
     [died_at] = newest_deaths(client, [queue], upto)
     if isinstance(died_at, JobqError):
         raise died_at
@@ -123,9 +123,9 @@ def newest_death(client: Client, queue: str, upto: int) -> int | None:
 def newest_deaths(
     client: Client, queues: Sequence[str], upto: int
 ) -> Iterator[int | JobqError | None]:
-    """Yield the time of each queue's newest death, or the error if it can't be read.
+    """For each queue, yield the latest time at which a message became dead, or an error if the queue can't be read.
 
-    A round trip reads some hundred queues.
+    Each round trip reads a few hundred queues.
     """
     for first in range(0, len(queues), offsets.TOGETHER):
         streams = [_dead_key(client, queue) for queue in queues[first : first + offsets.TOGETHER]]
@@ -141,7 +141,7 @@ def newest_deaths(
 
 
 def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterator[int]:
-    """Yield the number of deaths in each queue's span, both ends included; 0 for an unreadable queue."""
+    """For each queue, yield how many messages became dead in its span, or 0 if the queue can't be read."""
     left = iter(spans.items())
     while some := list(islice(left, offsets.TOGETHER)):
         asked = [
@@ -155,7 +155,7 @@ def dead_counts(client: Client, spans: Mapping[str, tuple[int, int]]) -> Iterato
 def cut_dead(client: Client, span: QueueRows, size: int) -> Iterator[QueueRows]:
     """Divide a queue's dead messages into spans of about `size` rows.
 
-    A span isn't cut between deaths in the same ms.
+    Messages that became dead in the same millisecond stay in the same span.
     """
     key = _dead_key(client, span.name)
     while span.rows > size:
@@ -178,7 +178,7 @@ def _dead_key(client: Client, queue: str) -> str:
 def message_batches(
     request: ReadRequest, shelf: QueueRows, client: Client
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one queue's live messages, each mid once."""
+    """Yield one queue's live messages, without duplicate mids."""
     script = queue_scripts(client, "pipeline", shelf.name)["messages"]
     whole = "1" if request.wants("content", "job", "enqueued_at") else ""
     seen: set[bytes] = set()

@@ -1,6 +1,6 @@
 """Plan the ranges of event streams and topics that a read covers, and divide them into partitions.
 
-The bounds are fixed when the read is planned, so that every action on one DataFrame has the same entries.
+The bounds are fixed when the read is planned, so that all Spark actions on a DataFrame read the same entries.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ReadRange(NamedTuple):
     """Entries of one queue or topic after the id `after`, up to and including `upto`.
 
     Attributes:
-        expected: Number of entries; UNKNOWN if the range was cut by time.
-        anchor: If the range was cut by time, the id of the previous entry or, if there is none, of the first entry.
+        expected: Number of entries; UNKNOWN if the range was divided by time.
+        anchor: If the range was divided by time, the id of the previous entry or, if there is none, of the first entry.
         dropped: Number of the stream's entries trimmed before planning.
         rows: Estimated number of rows, for dividing the work.
     """
@@ -61,7 +61,7 @@ def tail_of(client: Client, view: str, name: str) -> LogTail:
 
 
 def tails_of(client: Client, view: str, names: Sequence[str]) -> dict[str, LogTail]:
-    """Return the current ends of queues or topics by name. A round trip reads some hundred of them."""
+    """Return the current end of each queue or topic, by name. Each round trip reads a few hundred ends."""
     streams = [offsets.events_key(client.namespace, name) for name in names]
     tails = (
         offsets.topic_tails(client, names)
@@ -221,7 +221,7 @@ def split(client: Client, stretches: Iterable[ReadRange], size: int) -> list[Rea
 
 
 def _anchored(client: Client, range_: ReadRange) -> ReadRange | None:
-    """Return the range with its anchor entry, which shows losses; None if the range is empty."""
+    """Return the range with an anchor entry; None for an empty range. If the anchor disappears, entries were lost."""
     reply = client.command("XREVRANGE", range_.key, range_.after, "-", "COUNT", 1)
     first = client.command("XRANGE", range_.key, f"({range_.after}", range_.upto, "COUNT", 1)
     if not first:

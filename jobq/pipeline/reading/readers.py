@@ -39,7 +39,7 @@ class JobqReader(DataSourceReader):
 
     @told_without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan partitions of the current entries. Of later entries, only live messages are read."""
+        """Plan partitions for the current entries. Only the view `messages` also reads messages enqueued later."""
         with self.request.connected() as client:
             return [
                 InputPartition(value) for value in _PLANS[self.request.view](self.request, client)

@@ -135,7 +135,7 @@ def _options(given: Mapping[str, str], view: str, stream: bool) -> SparkOptions:
 def check_options(given: Mapping[str, str]) -> None:
     """Raise ConfigError for invalid values, and for options that neither a read nor a stream of the view accepts.
 
-    Spark calls this before it tells whether it will start a read or a stream.
+    The check runs before Spark chooses between a read and a stream.
     """
     view = view_of(given)
     streams, reads = (

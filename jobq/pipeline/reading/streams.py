@@ -69,7 +69,7 @@ class _Pages:
         self._read = self._dropped = 0
 
     def chunks(self) -> Iterator[list[Any]]:
-        """Yield entries as XRANGE returns them, some thousands at a time."""
+        """Yield the range's entries in the format of XRANGE, about BATCH entries at a time."""
         range_, chunk = self._range, list[Any]()
         after, anchor = range_.after, range_.anchor
         while True:
@@ -114,7 +114,7 @@ def report_loss(request: ReadRequest, name: str, lost: int) -> None:
 
 
 def report_remade(request: ReadRequest, name: str) -> None:
-    """Report that the stream was deleted or recreated: raise an error or, if losses are allowed, log it."""
+    """Raise DataLossError, because the stream was deleted or recreated. If losses are allowed, only log a warning."""
     _tell(
         request,
         f"{request.view} of {name!r}: the stream was deleted or recreated, and the number of lost entries "

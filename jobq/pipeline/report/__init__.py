@@ -1,1 +1,1 @@
-"""Reports on the history of jobs, shown as a table, JSON, CSV or a page. Each is an SQL file over the view `events`."""
+"""Reports on the history of jobs, as a table, JSON, CSV or a page. Each report is an SQL query on the view `events`."""

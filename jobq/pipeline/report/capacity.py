@@ -135,7 +135,7 @@ def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int)
 
 
 def load(trace: Trace, observed_us: int = HOUR_US) -> Load:
-    """Return the rate and the mean run time of the counted arrivals, with their variation."""
+    """Return the arrival rate and mean run time of the counted messages, and how much both vary."""
     arrived = list(compress(trace.arrived, trace.counted))
     runs = list(compress(trace.run, trace.counted))
     gaps = [b - a for a, b in pairwise(arrived)]
@@ -176,7 +176,7 @@ Each = Callable[[Callable[[Trace, "Pool"], Waits], Trace, Sequence["Pool"]], lis
 
 
 def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """Simulate numbers of workers. Return a row for each, and notes."""
+    """Simulate different numbers of workers. Return a row for each simulation, and notes about the results."""
     names, trace = tracked(rows)
     if not any(trace.counted):
         return [], [
@@ -203,10 +203,9 @@ def sized(each: Each, query: ReportQuery, rows: Sequence[Row]) -> tuple[list[Row
 
 
 def _observed(query: ReportQuery, rows: Sequence[Row], trace: Trace) -> int:
-    """Return how long the counted arrivals were observed, in µs. The limit on rows can shorten the hour."""
+    """Return how long arrivals were counted, in µs. The time is shorter if the limit on rows cut off arrivals."""
     observed: int = rows[0]["observed_us"]
     if len(rows) >= query.trace_rows:
-        # The limit cut off later arrivals.
         counted = list(compress(trace.arrived, trace.counted))
         observed = min(observed, counted[-1] - counted[0])
     return max(1, observed)
@@ -225,7 +224,7 @@ def tracked(rows: Sequence[Row]) -> tuple[tuple[str, ...], Trace]:
 
 
 def weighed(query: ReportQuery, names: tuple[str, ...], trace: Trace) -> dict[str, tuple[int, ...]]:
-    """Return the weights to try, by name. They are equal weights, weights by load, and the weights in --weights."""
+    """Return the sets of queue weights to try, by name: equal, by load, and each set from --weights."""
     if len(names) < 2:
         return {"one queue": (1,)}
     busy = [0] * len(names)
@@ -242,9 +241,9 @@ def searched(
     least: int,
     judged: Callable[[Iterable[Try]], dict[Try, Waits]],
 ) -> dict[Try, Waits]:
-    """Try a few numbers of workers, then numbers between them, until the smallest that meets the target is known.
+    """Simulate different numbers of workers, and find the smallest number that meets the target.
 
-    If the query names numbers of workers, try only these.
+    If the query contains numbers of workers, simulate only these.
     """
     counts = query.workers or tuple(least + more for more in BEYOND)
     results = judged((name, count) for name in weights for count in counts)
@@ -267,10 +266,10 @@ def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> ran
 
 
 class Pool(NamedTuple):
-    """A number of workers to simulate.
+    """A pool of workers to simulate.
 
     Attributes:
-        name: Name of the queues' weights in the report.
+        name: Name of the set of weights in the report, such as `equal`.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Compare a report with the same report on an earlier time range: match the rows, and compute the changes.
 
-A row of a time line matches the row at the same position in the earlier range.
+In a report over time, a row matches the row at the same position in the earlier range.
 """
 
 from __future__ import annotations

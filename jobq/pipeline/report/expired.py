@@ -1,7 +1,7 @@
 """Compute reports from the rollups of a lake, for days with expired events.
 
 rollup_hourly has whole hours, so an hour that is only partly in the range is left out. job_runs has a row per message,
-with the times of its first run and of its end. In the view `events`, a row becomes the event of that run or end.
+with the times of its first run and its end. In the view `events`, each row becomes an event at one of these times.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class RollupSource(NamedTuple):
     """The rollups of a lake.
 
     Attributes:
-        before: Time before which events have expired; `nexpired` is their number.
-        table: Returns the rows of a table in the time from `since` to `until`. If `since` is None, the range begins
-            with the first row.
+        before: Events before this time have expired.
+        nexpired: Number of expired events.
+        table: Returns a table's rows from `since` to `until`. If `since` is None, the range begins with the first row.
     """
 
     before: datetime
@@ -71,10 +71,10 @@ class SeenHours(NamedTuple):
 
 
 def no_hours(exact: bool) -> str:
-    """Return SQL for the view HOURS without any rows.
+    """Return SQL that makes an empty view HOURS.
 
     Args:
-        exact: Whether the columns of sketches have lists of values.
+        exact: Whether the sketch columns contain lists of exact values instead.
     """
     columns = (
         f"sequence(0L, 0L) AS {name}"
@@ -116,7 +116,7 @@ class ExpiredPart:
         self._upto = min(rollups.before, query.until)
 
     def seen(self) -> list[SeenHours]:
-        """Return the figures of each queue in the expired part, from rollup_hourly."""
+        """Return each queue's number of expired events, and their first and last hour, from rollup_hourly."""
         from pyspark.sql import functions as f
 
         whole = whole_hours(self._query, self._before)
@@ -138,10 +138,11 @@ class ExpiredPart:
     def shown(
         self, report: Report, plain: DataFrame
     ) -> tuple[ReportQuery, DataFrame, DataFrame | None, list[str]]:
-        """Return the query, the events and the hours for a report, and notes about its figures.
+        """Return the query, events and hourly rows for a report, and notes about its figures.
 
         Args:
-            plain: All events of the range, including late events of expired days, which rollups also count.
+            plain: The lake's events in the range. Late events of expired days are included, although the rollups also
+                count these events.
         """
         from pyspark.sql import functions as f
 
@@ -210,7 +211,6 @@ class ExpiredPart:
         return of_queues(rows, self._query)
 
     def _chosen(self, table: str) -> DataFrame:
-        """Return a table's rows of the query's queues, up to the end of the expired part."""
         return of_queues(self._rollups.table(table, None, self._upto), self._query)
 
     def _within(self, rows: DataFrame, column: str) -> DataFrame:

@@ -1,10 +1,10 @@
-"""The difference of two medians with a confidence interval, for run times of any distribution.
+"""Compute a confidence interval for the difference between two medians. Run times may have any distribution.
 
-Each median's interval is between two order statistics (Conover, Practical Nonparametric Statistics, 3.2), which
-sql/regressions.sql finds. MOVER combines two intervals into the interval of the difference: Zou and Donner,
-"Construction of confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008)
-1693-1702. An interval from the standard error would be shorter. But at the confidence needed for many jobs together,
-it would be wrong several times more often than allowed.
+sql/regressions.sql finds each median's interval from two order statistics (Conover, Practical Nonparametric Statistics,
+3.2). The method MOVER combines two intervals into an interval for the difference (Zou and Donner, "Construction of
+confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008) 1693-1702). Standard
+errors would give shorter intervals. But a test of many jobs needs high confidence, at which these intervals would be
+wrong too often.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MedianDifference(NamedTuple):
 
 
 def difference(before: MedianSample, after: MedianSample) -> MedianDifference:
-    """Return the difference of the medians, after minus before, with its interval."""
+    """Return the difference of the medians (after minus before) and its confidence interval."""
     delta = after.median - before.median
     return MedianDifference(
         delta,

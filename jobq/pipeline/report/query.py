@@ -76,7 +76,7 @@ class ReportQuery:
 
     @property
     def earlier(self) -> ReportQuery | None:
-        """This query with the earlier range instead; None without a comparison."""
+        """This query for the range in `compared`, or None if `compared` isn't set."""
         if self.compared is None:
             return None
         since, until = self.compared
@@ -177,7 +177,7 @@ def marked(name: str, marks: Mapping[str, datetime]) -> datetime:
 
 
 def pools(query: ReportQuery, queues: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the weights that each text of --weights gives to the queues; 1 for a queue that the text doesn't name."""
+    """For each value of --weights, return the weights of all queues. A queue that isn't named has the weight 1."""
     by_text = {}
     for text in query.weights:
         given = dict(parse_queues(text))

@@ -71,7 +71,7 @@ class Report:
 
     @cached_property
     def sql(self) -> str:
-        """The SQL statement, including the part that all time lines share."""
+        """The report's SQL statement, including the shared subquery for time buckets."""
         return statement(self.name).replace("{stretches}", statement("stretches").strip())
 
     def column(self, name: str) -> ReportColumn:

@@ -39,7 +39,7 @@ _READ, _CHOSEN, _PLAIN = "events_read", "events_chosen", "events_plain"
 
 
 class EventsSeen(NamedTuple):
-    """The number, first and last time, and queues of the events in a report's range."""
+    """The number of events in a report's range, the times of the first and last event, and the events' queues."""
 
     events: int
     first: datetime
@@ -55,10 +55,10 @@ Show = Callable[[Report], tuple[ReportQuery, list[str]]]
 def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Iterator[EventsSeen]:
     """Make the view `events` for the duration of a `with` block: the events of the query's range and queues.
 
-    The view has the columns of `sources.READ_COLUMNS`, except that `queue` has the value of `base_queue`. Two columns
-    are added. `first_wait_ms` is how long a message waited for its first run or, if it was revived, for its first run
-    after that. `first_wait_ms` is null for every other event, and for a run after a snooze, which doesn't cost an
-    attempt. `arrived_at` is the time of the revival, or else of the enqueue. The view `rollup_hours` is empty.
+    The view has the columns of `sources.READ_COLUMNS`, but `queue` contains the value of `base_queue`. Two columns are
+    added. `first_wait_ms` is the wait for a message's first run, or for its first run after a revival. The column is
+    null for all other events, including runs after a snooze. `arrived_at` is when the message was enqueued or last
+    revived. An empty view `rollup_hours` is also made.
     """
     with report_views(engine, read, query) as (seen, _):
         yield seen
@@ -225,9 +225,9 @@ def _nothing(engine: SqlEngine, read: EventSource, query: ReportQuery) -> str:
 
 
 def check_range(lake: Lake, query: ReportQuery) -> str:
-    """Return a description of the expired part of the range, or '' if nothing has expired. This doesn't need Spark.
+    """Return a text about the expired part of the range, or '' if nothing has expired. This doesn't need Spark.
 
-    Raises PipelineError if the files of the lake show that the range has neither events nor hours of rollup_hourly.
+    Raises PipelineError if the lake has neither events nor rows of rollup_hourly for the days of the range.
     """
     delta, span = lake.table(EVENTS.name), time_span(query.since, query.until)
     days, before = sorted({file.dt for file in live_files(delta)}), ingest_state(delta).before
@@ -299,7 +299,7 @@ def make_report(engine: SqlEngine, report: Report, query: ReportQuery) -> Report
 
 
 def judge(report: Report, query: ReportQuery, rows: Sequence[Row]) -> ReportResult:
-    """Return whether each job became slower or faster, slower jobs first."""
+    """Decide whether each job became slower or faster. The result lists slower jobs first."""
     enough = [row for row in rows if min(row["n_before"], row["n_after"]) >= MIN_COUNT]
     judged = [_judged(row, query) for row in rows]
     judged.sort(key=lambda row: (_ORDER[row["verdict"]], -abs(row["change"] or 0), row["job"]))

@@ -38,10 +38,10 @@ class EventSource(NamedTuple):
     """The events that reports read.
 
     Attributes:
-        between: Returns the events between two times, where None means no limit. For DuckDB, the events are an Arrow
+        between: Returns the events between two times. A time of None means no limit. For DuckDB, the result is an Arrow
             table.
-        dear: Whether to cache the events, because reading them is slow.
-        rollups: The lake's rollups if some of its events have expired, else None.
+        dear: Whether reading is slow, so that the events should be cached.
+        rollups: The lake's rollups, or None if no events have expired.
     """
 
     between: Callable[[datetime | None, datetime | None], DataFrame | pa.Table]
@@ -53,7 +53,7 @@ def from_lake(spark: SparkSession | None, lake: Lake) -> EventSource:
     """Return the events of a lake, and its rollups if events have expired.
 
     Args:
-        spark: None reads the events in this process.
+        spark: Session that reads the events. Without a session, this process reads them.
     """
     rollups, state = None, ingest_state(lake.table(EVENTS.name))
     if state.before:
@@ -79,7 +79,7 @@ def from_server(spark: SparkSession | None, url: str | None, namespace: str) -> 
     """Return the events that the server's streams still have: by default about the last 100,000 of each queue.
 
     Args:
-        spark: None reads the events in this process.
+        spark: Session that reads the events. Without a session, this process reads them.
     """
     if spark is None:
         return EventSource(lambda since, until: _streamed(live_options(url, namespace, since)))
@@ -124,12 +124,12 @@ def _streamed(options: dict[str, str]) -> pa.Table:
 def engine_for(
     name: EngineName, lake: Lake | None, server: tuple[str | None, str], query: ReportQuery
 ) -> EngineName:
-    """Return the engine for a query and its earlier range: `local` or `spark`.
+    """Return the engine for a query and its comparison range: `local` or `spark`.
 
-    `auto` chooses Spark for many events, for expired events, and if DuckDB isn't installed.
+    `auto` chooses Spark if there are many events, if events have expired, or if DuckDB isn't installed.
 
     Args:
-        server: URL and namespace, which are used without a lake.
+        server: URL and namespace of the server, used if `lake` is None.
     """
     if name != "auto":
         return name

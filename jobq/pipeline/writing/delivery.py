@@ -1,7 +1,7 @@
 """Send the messages of one partition to their queues, in batches.
 
-A key has a line: a limited number of waiting messages. Messages for a full line are set aside in their order, and sent
-when the line has room. Messages of other keys don't wait for them.
+A key can have only a limited number of waiting messages. At this limit, further messages of the key are held back in
+their order, and sent when there is room again. Messages of other keys aren't held back.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class QueueSender:
         self.npresent += int(npresent)
 
     def _send_to_partitions(self, routes: PartitionRouter, messages: Sequence[RowMessage]) -> None:
-        """Enqueue the messages in their partitions, with one call for each partition and time.
+        """Enqueue the messages in their partitions. Each call sends messages with the same partition and start time.
 
-        If a call fails with KeyFullError, other partitions may already have messages of this batch. A repeated call
-        skips these messages.
+        If a call fails with KeyFullError, other partitions may already have accepted messages. A repeated call skips
+        these messages.
         """
         newest, groups = routes.map.newest, dict[tuple[str, str], list[RowMessage]]()
         for message in messages:
@@ -201,7 +201,7 @@ class Delivery:
         return sender
 
     def _send_line(self, queue: str, key: str) -> KeyFullError | None:
-        """Send up to a batch of the key's messages. Return the error if the key's line is full."""
+        """Send the key's next messages, at most one batch. Return an error if the key has too many waiting messages."""
         line = self._aside[queue, key]
         sent, full = send_fitting(line[: self._batch], self._sender(queue).send)
         del line[:sent]
@@ -210,7 +210,7 @@ class Delivery:
         return full
 
     def _send_aside(self) -> None:
-        """Send all messages that were set aside because the line of their key was full."""
+        """Send the messages that were held back because their keys had too many waiting messages."""
         deadline = monotonic() + FULL_S
         while self._aside:
             before = sum(map(len, self._aside.values()))

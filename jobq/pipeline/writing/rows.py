@@ -187,8 +187,8 @@ class Ids:
     """Makes ids for rows that have none.
 
     The ids are the same if Spark repeats the partition, in any order of rows. An id is a hash of load, partition, row,
-    and the number of earlier equal rows in the partition. The partition's number is included, because otherwise equal
-    rows of two partitions would be the same message.
+    and the number of earlier equal rows in the partition. Without the partition's number, equal rows of two partitions
+    would get the same id.
     """
 
     def __init__(self, load_id: str, partition: int) -> None:

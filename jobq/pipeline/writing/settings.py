@@ -1,4 +1,4 @@
-"""Check the options and the schema of a write on the driver, before any row is sent."""
+"""Check a write's options and schema. The check runs on the driver, before any row is sent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WriteSettings:
     """The settings of a write, as plain data for the executors. `server` may contain secrets, so it is never printed.
 
     Attributes:
-        when: The earliest start of rows without a time: '' for immediately, or 'd<ms>' for a delay.
+        when: Earliest start of a message if its row doesn't set a time: '' for immediately, or 'd<ms>' for a delay.
     """
 
     server: ServerSettings
@@ -65,7 +65,7 @@ class WriteSettings:
 
 
 def write_settings(given: Mapping[str, str], schema: StructType) -> WriteSettings:
-    """Make a write's settings. Raises ConfigError for options and columns that can't become messages."""
+    """Parse the options of a write. Raises ConfigError for invalid options and for columns of unsupported types."""
     options = SparkOptions(given, KNOWN)
     columns = _columns(schema)
     _check_loads(options)

@@ -81,7 +81,7 @@ class JobqWriter(DataSourceArrowWriter):
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log that Spark gave up the write, because a task failed too often."""
+        """Log that Spark abandoned the write, because a task failed too often."""
         _log_failed()
 
 
@@ -105,9 +105,9 @@ class JobqStreamWriter(DataSourceStreamArrowWriter):
         _log_present(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log that Spark gave up a batch, because a task failed too often.
+        """Log that Spark abandoned a batch, because a task failed too often.
 
-        The query ends, and repeats the batch when it is restarted.
+        The query stops. When it is restarted, it repeats the batch.
         """
         _log_failed()
 
