@@ -152,8 +152,8 @@ def refuse_outside_tests(url: str | None) -> None:
     if url is None or place(url) not in map(place, allowed):
         shown = masked(url) if url else "the embedded server"
         raise ConfigError(
-            f"under pytest, jobq connects only to servers of the tests, not to {shown}; use the fixture jobq, or "
-            "name the server: --jobq-url, jobq_servers in the ini file, or jobq.testing.allow_server(url)"
+            f"under pytest, jobq connects only to test servers, not to {shown}; use the fixture jobq, or allow the "
+            "server with --jobq-url, with jobq_servers in the ini file, or with jobq.testing.allow_server(url)"
         )
 
 

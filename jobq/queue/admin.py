@@ -534,8 +534,8 @@ class Admin:
         number = _number(kept)
         if number is None:
             raise ScriptError(
-                f"queue {self.name!r} has {text_of(kept)!r} as the maximum length of its event stream, which is not a "
-                f"number; set it with jobq events maxlen"
+                f"queue {self.name!r}: the maximum length of the event stream is {text_of(kept)!r}, which is not a "
+                f"number; set the length with jobq events maxlen"
             )
         return number
 

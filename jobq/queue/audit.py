@@ -222,7 +222,7 @@ def _all_since(queue: Queue) -> int:
     if not since.isdigit() or int(since) > LIMITS["finished_at"]:
         raise ConfigError(
             f"queue {queue.name!r}: meta field all_since is {text_of(since)!r:.60}, which is not a time; "
-            f"run jobq events level off, then all, with --queues {queue.name}, then audit a later range"
+            f"run jobq events level off, then jobq events level all, with --queues {queue.name}; audit a later range"
         )
     return int(since)
 

@@ -151,7 +151,7 @@ class SharedConfirmation:
         if missing := self.missing():
             self._client.look_again()
             raise NotDurableError(
-                f"{what}, but not durable with durability={self._level!r}: {missing}; repeat it"
+                f"{what}, but the write isn't durable with durability={self._level!r}: {missing}; repeat the call"
             )
 
     def missing_at(self, key: str) -> str:

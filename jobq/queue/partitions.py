@@ -189,7 +189,7 @@ def map_in(queue: str, stored: bytes | None) -> PartitionMap:
     ]
     if len(epochs) < len(parts) or not _follow(epochs) or len(stored) > MAX_MAP_BYTES:
         raise ScriptError(
-            f"the partitions of queue {queue!r} can't be read: {text_of(stored[:200])!r:.200}; another program wrote it"
+            f"queue {queue!r} has an unreadable partition map: {text_of(stored[:200])!r:.200}; another program wrote it"
         )
     return PartitionMap(queue, tuple(epochs))
 

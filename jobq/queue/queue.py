@@ -589,7 +589,7 @@ class Queue:
         token = self.client.command("HGET", keys.key(self.prefix, "tokens"), lease.mid)
         if token != lease.token.encode():
             raise UnavailableError(
-                f"the server that answers doesn't have the lease of {lease.mid}, so other data may be missing too: "
+                f"the current server doesn't have the lease of {lease.mid}, so other data may also be missing: "
                 f"{missing}"
             )
 
@@ -971,7 +971,7 @@ class Queue:
             raise line_full(reply)
         if reply[0] == SEALED:
             raise SealedError(
-                f"queue {self.name!r} is sealed; its partitions accept messages",
+                f"queue {self.name!r} is sealed; newer partitions accept messages instead",
                 unknown=self.name if reply[1] == b"" else "",
             )
         if len(reply) == 2 * len(mids) and reply[::2].count(b"added") == len(mids):
@@ -1280,7 +1280,7 @@ def _generally_handed(reply: list[Any], start: int, caller: Caller, limit: int) 
         caller.arrived()
     if len(reply) > start + 3 + 7 * limit:
         raise ScriptError(
-            "a script handed out more messages than the call requested; its record was forged"
+            "a script returned more messages than the call requested; the record of the call was forged"
         )
     stem = f"{caller.id}.{caller.number}."
     messages = []
@@ -1293,7 +1293,7 @@ def _generally_handed(reply: list[Any], start: int, caller: Caller, limit: int) 
                 continue
             if len(mid) > MAX_MID_BYTES:
                 raise ScriptError(
-                    f"a script handed out a mid of {len(mid):,} bytes; its record was forged"
+                    f"a script returned a mid of {len(mid):,} bytes; the record of the call was forged"
                 )
             token = f"{stem}{index}"
             life = generation.decode("utf-8", "replace") if generation else token

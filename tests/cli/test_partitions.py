@@ -264,7 +264,7 @@ def test_commands_do_not_take_partitions_for_missing_when_the_map_cannot_be_read
     for args in ("pause low", "status m1 --queues low", "cancel m1 --queues low", "queue peek low"):
         shown = cli(*args.split())
         assert (args, shown.code) == (args, 4)
-        assert "the partitions of queue 'low' can't be read" in shown.err
+        assert "queue 'low' has an unreadable partition map" in shown.err
     assert redis.hget("jobq:{low}:meta", "paused") != b"1"
 
 

@@ -81,25 +81,25 @@ from jobq.testing import allow_server
 LIVE = os.environ["JOBQ_URL"]
 
 def test_without_the_fixture_nothing_arrives():
-    with pytest.raises(package.errors.ConfigError, match="only to servers of the tests"):
+    with pytest.raises(package.errors.ConfigError, match="only to test servers"):
         send.enqueue("a@b.example")
 
 def test_named_client_reaches_nothing(jobq):
     client = package.connect(LIVE)
-    with pytest.raises(package.errors.ConfigError, match="only to servers of the tests"):
+    with pytest.raises(package.errors.ConfigError, match="only to test servers"):
         package.Queue("mails", client).enqueue(b"x")
-    with pytest.raises(package.errors.ConfigError, match="only to servers of the tests"):
+    with pytest.raises(package.errors.ConfigError, match="only to test servers"):
         send.options(client=client).enqueue("a@b.example")
 
 @pytest.mark.anyio
 async def test_coroutine_reaches_nothing():
-    with pytest.raises(package.errors.ConfigError, match="only to servers of the tests"):
+    with pytest.raises(package.errors.ConfigError, match="only to test servers"):
         await send.aenqueue("a@b.example")
 
 def test_other_process_reaches_nothing():
     program = "import jobs; jobs.send.enqueue('from elsewhere')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "only to servers of the tests" in done.stderr
+    assert "only to test servers" in done.stderr
 
 def test_embedded_server_is_not_a_server_of_the_tests(monkeypatch, tmp_path):
     monkeypatch.delenv("JOBQ_URL")
