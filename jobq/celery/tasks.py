@@ -59,7 +59,11 @@ _MISSING: dict[str, str] = dict.fromkeys(
 
 
 class TaskRequest(SimpleNamespace):
-    """Facts about the running call: `self.request`. `pending` is the error that `self.retry(throw=False)` returned."""
+    """The object `self.request`, which describes the running call.
+
+    Attributes:
+        pending: The error that `self.retry(throw=False)` returned.
+    """
 
     def __init__(self, **facts: Any) -> None:
         super().__init__(**{**_REQUEST, **facts})

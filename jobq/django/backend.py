@@ -46,15 +46,16 @@ PriorityQueues = Sequence[tuple[int, str]]
 
 
 class JobqBackend(BaseTaskBackend):
-    """Sends tasks to workers. One instance exists per thread and alias; shared state is in jobq's default client.
+    """Sends tasks to workers. Each thread has an instance per alias, and all instances share jobq's default client.
 
     OPTIONS:
-        result_ttl: How long results are kept after the end. Default: "1d". With 0, results aren't kept.
-        on_commit: The alias of a database. Tasks are enqueued when its transaction commits. Default: immediately.
+        result_ttl: How long to keep the result of a finished task. Default: "1d". With 0, results aren't kept.
+        on_commit: Alias of a database. Tasks are enqueued when a transaction of the database commits. By default,
+            tasks are enqueued immediately.
         retries: Maximum number of retries of a failed task. Default: 0.
-        outbox: The alias of a database. Tasks are written to its outbox table in its transaction, and a relay
-            enqueues them.
-        priority_queues: Queues by priority. With {50: "high", -50: "low"}, tasks of priority 50 or more go to "high",
+        outbox: Alias of a database. The database's transaction writes a task to the outbox table, and a relay
+            enqueues the task.
+        priority_queues: Priority -> queue. With {50: "high", -50: "low"}, tasks of priority 50 or more go to "high",
             and tasks of priority -50 or less go to "low".
     """
 
@@ -95,7 +96,7 @@ class JobqBackend(BaseTaskBackend):
         self._registered(task)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Send a task to its queue, now or when the transaction commits. `enqueued_at` is set once it is sent."""
+        """Send a task to its queue, now or when the transaction commits. `enqueued_at` is set when the task is sent."""
         return self.enqueue_by(self.on_commit, task, args, kwargs)
 
     def enqueue_by(
@@ -284,7 +285,7 @@ def _priority_queues(given: Any) -> PriorityQueues:
 
 
 def _plain(value: Any) -> Any:
-    """Convert JSON data to built-in types, because Django's texts are often instances of subclasses of str."""
+    """Convert JSON data to built-in types, because Django often passes instances of str subclasses."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):

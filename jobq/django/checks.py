@@ -19,12 +19,12 @@ PATIENCE_S = 3.0
 
 
 def register() -> None:
-    """Add the check; it runs with --deploy only, since builds have no server."""
+    """Register `check_server` for `manage.py check --deploy` only, because a build can't reach the server."""
     checks.register(check_server, "jobq", deploy=True)
 
 
 def check_server(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Return the findings of `jobq check doctor`, and a warning for each queue of the settings without a worker."""
+    """Return the findings of `jobq check doctor`, and a warning for each configured queue that has no worker."""
     backends = _backends()
     if not backends:
         return []

@@ -1,4 +1,4 @@
-"""Django's tasks framework: `django.tasks` in Django 6, or the package django-tasks, which has the same parts."""
+"""Import Django's tasks framework from `django.tasks` in Django 6, or from the package django-tasks."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Dashboard(models.Model):
-    """A model without a table. Django makes permissions, and entries in the admin's index, only for models."""
+    """A model without a table, because Django creates permissions and entries in the admin's index only for models."""
 
     class Meta:
         managed = False

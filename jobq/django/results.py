@@ -23,9 +23,9 @@ MAX_ATTEMPTS = 10_000
 
 
 class StoredError(TaskError):
-    """The stored error of an attempt. `exception_class` never imports a module, unlike Django's TaskError.
+    """The stored error of an attempt. Unlike Django's TaskError, this class never imports the exception's module.
 
-    So a record can't make this process import a module.
+    Otherwise, stored data could make this process import any module.
     """
 
     __slots__ = ()
@@ -102,7 +102,7 @@ def new_result(task: Any, result_id: str, called: Called, status: Any) -> Any:
 
 
 def add_attempts(result: Any, status: Status, record: Recorded, dead: DeadMessage | None) -> None:
-    """Add start time, workers and errors of the attempts to a result."""
+    """Set a task result's times, workers, errors and return value from the recorded attempts."""
     attempts = record.attempts
     if state_word(status) in _WAITING and status.generation not in {
         attempt.generation for attempt in attempts

@@ -83,7 +83,7 @@ def data_folder(given: str | None, working: Path) -> Path:
 
 
 def files_of(data: Path) -> ServerFiles:
-    """Return the paths that the server for a data folder uses. This doesn't create files."""
+    """Return the server's paths for a data folder, without creating files."""
     name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
     return ServerFiles(data, runtime_folder() / f"{name}.sock")
 
@@ -230,9 +230,9 @@ def _is_private(folder: Path) -> bool:
 
 
 def _entries(data: Path) -> list[tuple[Path, os.stat_result]]:
-    """Return the files in the data folder that the server or jobq writes to.
+    """Return each file of the server or of jobq in the data folder, with its status.
 
-    Files that a stopping server removes are skipped.
+    Skip files that a stopping server removes at the same time.
     """
     paths = [
         path for path in data.iterdir() if path.name in _NAMES or path.name.startswith("temp-")

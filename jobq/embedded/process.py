@@ -117,7 +117,7 @@ def same(folder: str | None, data: Path) -> bool:
 def launch(files: ServerFiles) -> None:
     """Start the server and wait until it answers.
 
-    The caller must hold `files.lock`, and no server may use these data.
+    The caller must hold `files.lock`, and the data folder must not be in use.
     """
     began = files.log.stat().st_size if files.log.exists() else 0
     program = _program(files)
@@ -147,10 +147,10 @@ def launch(files: ServerFiles) -> None:
 
 
 def _program(files: ServerFiles) -> str:
-    """Return the program that last used these data, if it is still installed.
+    """Return the server program that last used the data folder, or the best program if that program isn't usable.
 
-    Other programs may be too old to read the data. The path of that program is read from the data folder, where
-    any user may have written it, so it is compared with the paths of usable programs.
+    Other programs may be too old to read the data. Any user may have written the stored path, so only the path of a
+    usable program is accepted.
     """
     paths = [program.path for program in usable()]
     last = noted(files.known_program)

@@ -40,12 +40,12 @@ def program(otherwise: str = OTHERWISE) -> str:
 def usable(otherwise: str = OTHERWISE) -> list[Program]:
     """Return the usable server programs, best first.
 
-    If JOBQ_SERVER is set, use only that program; otherwise, programs on the PATH and in packages.
+    If JOBQ_SERVER is set, check only that program. Otherwise, check programs on the PATH and in packages.
 
-    Raises EmbeddedError if there is none.
+    Raises EmbeddedError if no program is usable.
 
     Args:
-        otherwise: Advice for the error message, apart from installing a program.
+        otherwise: Alternative to installing a program, for the error message.
     """
     given = server_program_from_env()
     answers = [*map(_asked, [shutil.which(given) or given] if given else _installed())]

@@ -45,7 +45,7 @@ _PYTEST = frozenset(("PYTEST_VERSION", "PYTEST_CURRENT_TEST"))
 
 
 class EmbeddedStatus(NamedTuple):
-    """Whether the embedded server is running, and its figures. If it isn't running, the figures are 0."""
+    """The state of the embedded server. If the server isn't running, all numbers are 0."""
 
     running: bool
     data: str
@@ -120,7 +120,7 @@ def _allowed(settings: ServerSettings) -> bool:
 
 
 def status(settings: ServerSettings) -> EmbeddedStatus:
-    """Return the state of the embedded server: whether it runs, and its figures."""
+    """Return the state of the embedded server, even if the server isn't running."""
     files = _where(settings)
     check(files)
     socket = running(files)
@@ -149,7 +149,7 @@ def stop(settings: ServerSettings) -> bool:
 
 
 def running(files: ServerFiles) -> Path | None:
-    """Return the socket of the server that uses these data, even if at another path; None if no server answers."""
+    """Return the socket of the server that uses the data folder `files.data`; None if no server answers."""
     for socket in dict.fromkeys([Path(noted(files.known_socket) or files.socket), files.socket]):
         # Another user's server could claim to work on these data.
         if is_own_socket(socket) and answers(socket, files.data):

@@ -23,9 +23,9 @@ POLL_EVERY_S = 15.0
 
 
 class Use(NamedTuple):
-    """How many clients are connected, and how many connections there were since the server's start.
+    """Numbers of connections: current connections, and all connections since the server's start.
 
-    Each measurement opens a connection itself.
+    Both numbers include the connection that reads them.
     """
 
     now: int
@@ -85,7 +85,6 @@ def _over(files: ServerFiles) -> bool:
 
 
 def _poll(files: ServerFiles) -> Use | None:
-    """Return the number of the server's connections; None if no server with these data answers."""
     try:
         with client_of(files.socket) as client:
             folder = client.config_get("dir")["dir"]

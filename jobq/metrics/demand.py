@@ -55,7 +55,7 @@ class Demand(JsonRecord):
 
 
 class _Before(NamedTuple):
-    """Counts at an earlier time: of messages ever handed to workers, and of ready messages."""
+    """A queue's number of deliveries (`fence`) and number of ready messages at an earlier time."""
 
     at: float
     fence: int

@@ -80,7 +80,7 @@ class _Collector:
             yield _as_known_there(family)
 
     def describe(self) -> list[Any]:
-        """Return an empty list. Otherwise, prometheus_client would check all names at each request."""
+        """Return no metrics, so that prometheus_client doesn't check all names at each request."""
         return []
 
 

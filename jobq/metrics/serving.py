@@ -155,7 +155,7 @@ class PageServer(ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection, and remove it from the count of connections."""
+        """Close the connection and stop counting it."""
         with self._lock:
             self._clients.pop(id(request), None)
         super().shutdown_request(request)

@@ -209,7 +209,7 @@ class Collector:
         return asked
 
     def _asked_of_others(self, queues: Sequence[str]) -> dict[str, Asked]:
-        """Return calls that count the messages of queues that a worker prefers to this queue."""
+        """Return calls that read the message counts of `queues`. Invalid names are skipped."""
         client = self.queue.client
         calls: dict[str, Asked] = {}
         for name in queues:
@@ -292,10 +292,10 @@ def _among(
     mid: str,
     history: Sequence[Event],
 ) -> RunningOn | None:
-    """Return where the message runs now.
+    """Return the process and the start time of the message's current run.
 
-    Runs that the message's events show as ended are ignored, because a lost worker's last heartbeat may still list
-    them.
+    Ignore runs that started before the latest end in `history`: a lost worker's last heartbeat may still list such
+    runs.
     """
     ended_at = max((event.finished_at for event in history if event.kind in ATTEMPTS), default=0)
     runs = [
@@ -339,10 +339,10 @@ def may_ask_info(client: Client) -> bool:
 
 
 def server_facts(queue: Queue, sections: Sequence[bytes] = ()) -> ServerFacts:
-    """Return facts about the server that has the queue's keys, such as whether it accepts writes.
+    """Return facts about the queue's server, such as whether the server accepts writes.
 
     Args:
-        sections: Replies of INFO, if they were read before.
+        sections: Replies to `INFO` commands, if already known.
     """
     near = queue.wake_key
     info: dict[str, str] = {}
@@ -406,7 +406,7 @@ def _of_mid(events: Iterable[WrittenEvent], mid: str) -> list[Event]:
 
 
 def starts_per_s(queue: Queue) -> float | None:
-    """Return how many attempts finished per second in the last minute or, on a busy queue, in the last seconds.
+    """Estimate how many attempts start per second from the attempts that finished in the last minute or less.
 
     Returns None if no attempt finished and the queue doesn't record attempts.
     """

@@ -241,7 +241,7 @@ class _Plan:
             before = item
 
     def _order(self) -> None:
-        """Sort each layer by the mean position of its items' neighbours, and keep the order with fewest crossings."""
+        """Sort each layer by the mean position of each item's neighbours. Keep the order with the fewest crossings."""
         best, fewest = [list(row) for row in self.rows], self._crossings()
         for sweep in range(SWEEPS):
             forth = sweep % 2 == 0
@@ -357,7 +357,7 @@ def _inversions(values: list[int]) -> int:
 
 
 def _tracks(gutter: Sequence[_Segment], y: Mapping[_Item, float]) -> dict[tuple[_Item, str], int]:
-    """Assign a vertical line to each origin. Lines that touch have different numbers."""
+    """Assign a number to each origin's vertical line. Lines that overlap or touch get different numbers."""
     spans: dict[tuple[_Item, str], tuple[float, float]] = {}
     for segment in gutter:
         here = (y[segment.start], y[segment.end])

@@ -86,7 +86,7 @@ class Situation:
     Attributes:
         now_ms: The server's time in epoch ms.
         workers: The last heartbeat of every worker; None if they can't be read.
-        knows: For each digest in a worker's heartbeat, the names of the jobs that the worker knows.
+        knows: For each digest in a worker's heartbeat, the names of the jobs that the worker can run.
         running: For each lost worker, the number of running messages at its last heartbeat.
         unread: Queues whose facts can't be read, with the reason.
     """
@@ -222,7 +222,7 @@ def _unknown(situation: Situation) -> Iterator[Incident]:
 
 
 def lacking(situation: Situation, queue: str, job: str) -> tuple[list[str], int]:
-    """Return a queue's live workers that don't know a job, and the number of live workers whose jobs are known."""
+    """Return a queue's live workers that can't run a job, and the number of live workers whose jobs are known."""
     asked = [worker for worker in situation.live(queue) if worker.jobs in situation.knows]
     return [worker.name for worker in asked if job not in situation.knows[worker.jobs]], len(asked)
 
@@ -279,7 +279,7 @@ def _poison(situation: Situation) -> Iterator[Incident]:
 
 
 def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
-    """Return recent crashes. Leave out messages that crashed only once and then finished."""
+    """Return recent crashes, but ignore the only crash of a message that later succeeded."""
     recent = [crash for crash in facts.crashes if situation.now_ms - crash.finished_at < CRASHES_MS]
     times = Counter(crash.mid for crash in recent)
     return [
@@ -290,7 +290,7 @@ def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
 
 
 def _of_crashed(facts: QueueFacts, mids: Sequence[str]) -> tuple[str, str]:
-    """Return a crashed message to inspect, and the remedy. Prefer a message that can crash again."""
+    """Return a message to inspect, and a remedy. Prefer a message that can run again."""
     for mid in mids:
         if facts.last_kinds.get(mid) not in (*ENDED, "dead", "cleared"):
             return mid, f"jobq why {mid}; jobq cancel {mid} stops it"

@@ -106,9 +106,10 @@ class Spans:
             detach(token)
 
     def _around(self, context: Context) -> TracedAttempt | TraceContext | None:
-        """Return the attempt's span. If the attempt isn't sampled, return only a context, or None without headers.
+        """Return the attempt's span. For an unsampled attempt, return a trace context, or None if the message has no
+        headers.
 
-        Attempts without a span are handled first, because an empty job takes only a few microseconds.
+        Unsampled attempts are handled first, because tracing must not slow down short jobs.
         """
         if self._figures is None:
             headers = context.headers

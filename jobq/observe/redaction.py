@@ -290,9 +290,9 @@ def _is_flag(item: Any) -> bool:
 
 
 def _named_value(value: Mapping[str, Any]) -> tuple[str, str]:
-    """Return `token` and `value` for a mapping like `{"name": "token", "value": "x"}`.
+    """Return a name and the key of its value, such as `token` and `value` for `{"name": "token", "value": "x"}`.
 
-    For other mappings, return two empty texts.
+    For other mappings, return two empty strings.
     """
     keys = {key.casefold(): key for key in value if isinstance(key, str) and len(key) < 10}
     for name in ("name", "key", "field", "header"):

@@ -1,4 +1,4 @@
-"""Compute usual run times of jobs, the longest-running messages, and whether messages are stuck."""
+"""Find the usual run times of jobs, the longest-running messages, and stuck messages."""
 
 from __future__ import annotations
 

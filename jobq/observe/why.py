@@ -90,7 +90,7 @@ class ServerFacts(NamedTuple):
 
     @property
     def full_sentence(self) -> str:
-        """Return a sentence, with figures, about the server's full memory."""
+        """Return a sentence which explains that the server's memory is full."""
         return (
             f"the server's memory is full ({self.used_memory >> 20:,} of {self.maxmemory >> 20:,} MB), so it rejects "
             "enqueues. Waiting jobs still run, which frees memory"
@@ -105,12 +105,12 @@ class MessageFacts:
         job: Name of the job, or '' if unknown.
         ahead: Number of ready messages before this message, at most MAX_AHEAD; None if this message isn't ready.
         workers: All workers that list the queue, including lost workers.
-        knows: For each worker, whether it knows the job. Workers whose jobs are unknown are left out.
-        starts_per_s: Attempts finished per second in the last minute, None if unknown.
+        knows: Worker -> whether the worker can run the job. Workers whose jobs are unknown are left out.
+        starts_per_s: Estimated starts per second in the queue, None if unknown.
         history: Events of the message id, oldest first.
-        line: The message's key, and what blocks the key; None if the queue doesn't use keys.
-        server: The server of the queue's keys.
-        flow_entries: Number of results in the queue, awaiting delivery to flows.
+        line: State of the message's key; None if the queue doesn't use keys.
+        server: State of the queue's server.
+        flow_entries: Number of the queue's results that haven't been delivered to flows.
         member: The message's place in a flow, if it belongs to one.
         flow: The message's flow; None if the flow was removed.
         first: Number of ready messages in each queue that a worker empties before it fetches from this queue.

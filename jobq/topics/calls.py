@@ -35,7 +35,7 @@ class TopicCalls(BlockingFacade):
         self._of_group: dict[str, BoundScripts] = {}
 
     def key(self, name: str, group: str = "") -> str:
-        """Return the key of the topic with this name in Lua."""
+        """Return the topic's key for a name in the Lua scripts, such as `log`."""
         return keys.key(self.prefix, name, group)
 
     def scripts(self, group: str = "") -> BoundScripts:
@@ -69,15 +69,13 @@ class TopicCalls(BlockingFacade):
         group: str = "",
         whole: bool = False,
     ) -> Steps[Any]:
-        """Run a script as the next numbered call of `caller`. If the call is repeated, the server returns its first
-        reply.
-        """
+        """Run a script as the next numbered call of `caller`. A repeated call returns the reply to the first call."""
         script = self.scripts(group)[name]
         reply = yield Request(script.keys[0], script.numbered(caller, values, rest), whole)
         return script.served(caller, reply)
 
     def once_steps(self, name: str, values: Values, rest: Sequence[Argument] = ()) -> Steps[Any]:
-        """Run a script as a call of an unused caller. If the outcome is unknown, that caller isn't used again."""
+        """Run a script with a caller that no other call uses. If the outcome is unknown, drop the caller."""
         caller = self.callers.take()
         reply = yield from self.call_steps(name, caller, values, rest)
         self.callers.give_back(caller)
@@ -115,7 +113,7 @@ class ListedTopics(NamedTuple):
 
     Attributes:
         names: Sorted names of topics.
-        strange: Sorted entries of the list that aren't valid names of topics.
+        strange: Invalid names in the list of topics, sorted.
         left_out: Number of further names, which weren't read.
     """
 
@@ -125,7 +123,7 @@ class ListedTopics(NamedTuple):
 
 
 def topic_names(client: Client) -> list[str]:
-    """Return the sorted names of all topics. Entries of the list that aren't valid names are left out."""
+    """Return the names of all topics, sorted. Invalid names in the list of topics are skipped."""
     return sorted(name.decode() for name in _listed(client) if is_name("topic", name))
 
 
@@ -138,7 +136,7 @@ def listed_topics(client: Client) -> ListedTopics:
 
 
 def strange_topic_names(client: Client) -> list[bytes]:
-    """Return the entries of the list of topics that aren't valid names, sorted."""
+    """Return the invalid names in the list of topics, sorted."""
     return sorted(name for name in _listed(client) if not is_name("topic", name))
 
 

@@ -1,18 +1,18 @@
-"""Names of a topic's keys: `jobq:{orders}:topic:log`. The topic's name is the hash tag, as a queue's is.
+"""Names of a topic's keys, such as `jobq:{orders}:topic:log`. The topic's name is the hash tag.
 
 =================  =======================================================================
 log                stream, `index-appended_at` -> m content, k key, h headers
-base               stream of the same kind: entries up to meta's base_to that compaction kept
+base               stream like log: entries that compaction kept, with indexes up to base_to in meta
 clean              stream: the new base that a running compaction writes
-newest             hash, key -> newest index, while a compaction runs
-marks              sorted set, index by the bytes appended before it, one per 64 KiB
+newest             hash, key -> latest index, only during a compaction
+marks              sorted set, index by the bytes appended before the index, one per 64 KiB
 meta               hash: last, last_at, first, base_to, bytes, limits, progress of a compaction
 groups             set, names of the groups
-call:<caller>      string, PX 10 min: number and reply of that caller's last call. A replay's record is kept
-                   while the replay is remembered, with its first index in `….first` and its lock in `….lock`
+call:<caller>      string, expires after 10 min: number and reply of the caller's last call. The record of a replay
+                   doesn't expire before the replay; `….first` has the first index, and `….lock` the lock
 =================  =======================================================================
 
-of each group:
+Each group has these keys:
 
 =================  =======================================================================
 group:<name>       hash: cursor (last index handed out), paused, out_of_range, skipped
@@ -40,7 +40,7 @@ def base(namespace: str, topic: str) -> str:
 
 
 def key(start: str, name: str, group: str = "", caller: str = "") -> str:
-    """Return the key with this name in Lua."""
+    """Return the key for a name in the Lua scripts, such as `log`."""
     if name == "last_call":
         return f"{start}call:{caller}"
     return f"{start}{name}:{group}" if name in _OF_GROUPS else start + name
@@ -88,7 +88,7 @@ def rights(namespace: str = "jobq", topics: Sequence[str] = ()) -> list[str]:
 
 
 def rights_to_steer(namespace: str = "jobq") -> list[str]:
-    """Return additional ACL rules for a user who may pause, resume and move groups of topics."""
+    """Return additional ACL rules that let a user pause and resume topic groups, and change their positions."""
     called = [
         script
         for script in scripts()
@@ -101,7 +101,7 @@ def rights_to_steer(namespace: str = "jobq") -> list[str]:
 
 
 def rights_to_lag(namespace: str = "jobq") -> list[str]:
-    """Return additional ACL rules for a user who may read the lag of groups of topics."""
+    """Return additional ACL rules that let a user read the lag of topic groups."""
     called = [script for script in scripts() if script.area == "topic" and script.name in _OF_LAG]
     needed = sorted(set[str]().union(*map(commands, called)))
     pattern = f"%R~{literal(checked_name('namespace', namespace))}:{{*}}:topic:*"

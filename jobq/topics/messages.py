@@ -35,13 +35,13 @@ class TopicMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicBatch(NamedTuple):
-    """The result of a poll: messages with the indexes `first` to `last`, and a token that identifies the lease.
-
-    `deliveries` is how often the messages were delivered, including this delivery.
+    """The result of a poll: messages with the indexes `first` to `last`.
 
     Attributes:
+        token: Identifies the lease of these messages.
+        deliveries: Number of deliveries of these messages, including this delivery.
         lease_at: When the lease ends.
-        skipped: Number of indexes that were skipped, because retention had dropped the unread messages.
+        skipped: Number of skipped indexes, whose messages retention dropped before a poll could return them.
     """
 
     messages: list[TopicMessage]
@@ -194,7 +194,7 @@ def extent(first: int, last: int) -> str:
 
 
 def valid_places(first: int, last: int) -> str:
-    """Describe, for an error message, to which positions a group can be moved in a topic with these messages."""
+    """Describe a group's valid positions for an error message. The topic has the messages `first` to `last`."""
     within = "an index in this range, " if first <= last else ""
     return f"{within}'earliest' or 'latest'"
 

@@ -171,11 +171,10 @@ class Reader(BlockingFacade):
             self._unseen = [*batch.messages, *self._unseen]
 
     def __iter__(self) -> Iterator[TopicMessage]:
-        """Yield messages one by one, and wait for new messages, until a call of `interrupt`.
+        """Yield messages one by one, and wait for new messages. Calling `interrupt` ends the loop.
 
         The lease is renewed between messages. With commit='auto', a batch is committed when you request the message
-        after its last message. If an exception or a break ends the loop, closing the reader gives back the unhandled
-        messages.
+        after the batch. If an exception or a break ends the loop, closing the reader releases the unhandled messages.
         """
         while True:
             batch = self.poll(block=MAX_WAIT_S)
@@ -188,7 +187,7 @@ class Reader(BlockingFacade):
                 return
 
     def interrupt(self) -> None:
-        """End a waiting poll, and an iteration after the current batch. Any thread or signal handler may call this."""
+        """Stop a waiting poll. A loop stops after the current batch. Any thread or signal handler may call this."""
         self._wait.end()
 
     @property
@@ -217,7 +216,7 @@ class Reader(BlockingFacade):
         return True
 
     def finish(self) -> None:
-        """Mark the message yielded last as handled."""
+        """Record that the last yielded message was handled."""
         self._done, self._open = self._open, None
 
     @stepwise

@@ -146,7 +146,7 @@ class RedismqTopic:
     def call(
         self, script: BoundScript, nkeys: int, values: Values, rest: Sequence[bytes] = ()
     ) -> Any:
-        """Run a script as a numbered call. Declare the keys of the `nkeys` messages after the index `base`."""
+        """Run a script as a numbered call. Declare the keys of `nkeys` messages after the index `values["base"]`."""
         caller = self.callers.take()
         base = int(values["base"])
         keys = list(map(self.message_key, range(base + 1, base + nkeys + 1)))

@@ -155,7 +155,7 @@ class Topic(BlockingFacade):
 
     @stepwise
     def strange_groups(self) -> Steps[list[bytes]]:
-        """Return the entries of the list of groups that aren't valid names, sorted."""
+        """Return the invalid names in the topic's list of groups, sorted."""
         listed = yield from self._binding.command_steps("SMEMBERS", self._binding.key("groups"))
         return sorted(name for name in listed if not is_name("group", name))
 

@@ -164,7 +164,7 @@ def outcomes(
 
 
 def _known_since_s(sampling: Sampling, queue: str | None) -> float:
-    """Return the time since which all events of a queue, or of all queues, are known. Return 0 if it is unknown."""
+    """Return the time after which all events of a queue, or of all queues, were read; 0 if the time is unknown."""
     names = sampling.snapshot.queues if sampling.snapshot and queue is None else [queue or ""]
     begins = [since for name in names if (since := sampling.tail.since_ms(name)) is not None]
     return max(begins, default=0) / 1000
@@ -277,7 +277,7 @@ def _thinned(
 def _rows(
     lines: Sequence[tuple[str, str, Points]], span: ChartRange, label: Callable[[float], str]
 ) -> list[list[str]]:
-    """Return the rows of a chart's table, latest first. A row has the maximum of each line in a part of the range."""
+    """Return the rows of a chart's table, latest first. A row shows each curve's maximum in one part of the range."""
     columns = [spread(points, span.since, span.until, ROWS) for _, _, points in lines]
     step = (span.until - span.since) / ROWS
     rows = []

@@ -109,9 +109,9 @@ class Contents:
         )
 
     def text(self, purpose: Purpose, queue: str, mid: str, text: str, *, job: str = "") -> str:
-        """Return a text of a message, such as a reason or a log, with its secrets hidden.
+        """Return a text of a message, such as a reason or a log, with secrets hidden.
 
-        Without the right to see arguments, a note replaces a sealed text.
+        A note replaces a sealed text if the user may not see arguments.
 
         Args:
             job: Name of the message's job. Arguments named in `@job(redact=...)` of this job are also hidden.

@@ -127,8 +127,9 @@ def groups(
 def _newest(
     queue: Queue, contents: Contents, most: int, now_ms: int, until: float
 ) -> list[ListedRow]:
-    """Return rows for up to `most` of a queue's latest dead messages. Stop at the time `until`, but read at least one
-    page.
+    """Return rows for a queue's latest dead messages, at most `most` rows.
+
+    Stop reading at the time `until`, but read at least one page.
     """
     rows: list[ListedRow] = []
     while not rows or (len(rows) < most and time.monotonic() < until):

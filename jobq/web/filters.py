@@ -135,7 +135,7 @@ class Term(NamedTuple):
         return self.holds(*_values(row, self.key, self.path))
 
     def holds(self, *values: Any) -> bool:
-        """Return whether a row with these values meets the condition. A row without the argument has no values."""
+        """Return whether a row with these values meets the condition. A row that lacks the key has no values."""
         if self.path and HIDDEN in values:
             return False
         return self.negated != any(_holds(test, value) for test in self.tests for value in values)
@@ -265,7 +265,7 @@ class _Reader:
         return "".join(chars)
 
     def pattern(self) -> TextPattern:
-        """Parse a value up to the next blank or comma outside of quotes."""
+        """Parse the value up to the next unquoted whitespace or comma, and return its pattern."""
         parts = [""]
         while self.peek() and not self.peek().isspace() and self.peek() != ",":
             if self.peek() == '"':

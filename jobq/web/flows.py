@@ -109,7 +109,7 @@ def step_rows(flow: FlowView) -> list[StepRow]:
 
 
 def listed_steps(rows: Sequence[StepRow]) -> list[StepRow]:
-    """Return all rows; if there are more than MAX_ROWS, the most urgent rows first."""
+    """Return all rows, or only the MAX_ROWS most urgent rows if there are more."""
     if len(rows) <= MAX_ROWS:
         return list(rows)
     return sorted(rows, key=lambda row: URGENCY.index(row.look))[:MAX_ROWS]
@@ -226,7 +226,7 @@ def listed(row: FlowRow) -> ListedFlow:
 def steer(
     request: Request, view: FlowView, verb: str, say: Callable[[FlowRun], None], step: str = ""
 ) -> None:
-    """Send a signal, a retry or a cancel to a flow, with an audit log entry before and after."""
+    """Signal, retry or cancel a flow. Write an audit log entry before and after the action."""
     facts = view.facts
     what = f"flow:{facts.flow_id}" + (f" step:{step[:40]}" if step else "")
     with audited(request, f"flow-{verb}", queue=facts.queue, filter=what):
@@ -293,8 +293,8 @@ class FlowsInNeed:
         self._findings: list[PageFinding] = []
 
     def findings(self) -> list[PageFinding]:
-        """Return findings about the latest flows. If there are too many, the last finding says how many flows
-        were left out.
+        """Return findings about the latest flows. If there are more than MAX_COUNT, the last finding counts the other
+        flows.
         """
         with self._lock:
             if time.monotonic() >= self._until:

@@ -43,10 +43,11 @@ T = TypeVar("T")
 
 
 class Readable(NamedTuple, Generic[T]):
-    """Rows, and the reasons why other parts can't be read.
+    """Some rows of a list.
 
     Attributes:
-        more: Whether there are further names that weren't read.
+        unread: Name -> why the row of this name can't be read.
+        more: Whether the list has further names.
     """
 
     rows: list[T]

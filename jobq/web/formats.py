@@ -1,4 +1,4 @@
-"""Format numbers, durations, sizes, shares and times for pages. Unknown values are a dash, not 0."""
+"""Format numbers, durations, sizes, shares and times for pages. An unknown value becomes a dash, not 0."""
 
 from __future__ import annotations
 

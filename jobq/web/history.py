@@ -1,4 +1,4 @@
-"""Figures per job, groups of errors and runs, from finished attempts.
+"""Compute figures per job and per error group, and list runs, from finished attempts.
 
 `StreamHistory` reads a bounded number of the latest events from the server. `jobq.web.lake.LakeHistory` computes the
 same figures from a lake.
@@ -60,12 +60,12 @@ class Span(NamedTuple):
 
 
 class PastPoint(NamedTuple):
-    """Outcomes of the attempts in one point of a chart.
+    """Outcomes of the attempts in one interval of a chart.
 
     Attributes:
-        at: Start of the point, epoch ms.
-        wait_p95_ms, run_p95_ms: 95th percentiles. None without attempts, or if only hourly sums are known.
-        run_mean_ms: Mean run time, or None without runs.
+        at: Start of the interval, in epoch ms.
+        wait_p95_ms, run_p95_ms: 95th percentiles. None if there are no attempts, or only hourly sums.
+        run_mean_ms: Mean run time, or None if there are no runs.
     """
 
     at: int
@@ -78,7 +78,7 @@ class PastPoint(NamedTuple):
 
 
 class Percentiles(JsonRecord):
-    """Percentiles in milliseconds; null without a run."""
+    """Percentiles in milliseconds, or nulls if there were no runs."""
 
     p50: float | None = None
     p95: float | None = None
@@ -213,7 +213,7 @@ class PastEvents(NamedTuple):
     """Result of a search for events.
 
     Attributes:
-        since: Time since which no events are missing.
+        since: No events after this time are missing.
         unread: Queue name -> reason why the queue can't be read.
     """
 

@@ -1,8 +1,8 @@
-"""Compute the figures of `jobq.web.history` from a lake, with SQL in a child process that can be killed.
+"""Compute the same figures as `jobq.web.history` from a lake, with SQL in a child process that can be killed.
 
-The queries use the SQL dialect and the engine of reports (`jobq.pipeline.report.engines`). The child answers one query
-at a time, and is killed if an answer takes longer than MAX_S. It exits when its stdin closes. It runs as
-`python -m jobq.web.lake`, and reads the lake's location from the first line of its stdin.
+The queries use the SQL dialect and the engine of reports (`jobq.pipeline.report.engines`). The child runs as
+`python -m jobq.web.lake`, reads the lake's location from the first line of its stdin, and exits when its stdin closes.
+The child answers one query at a time, and is killed if an answer takes longer than MAX_S.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _POINT = f"least({POINTS - 1}, (at_ms - :since) DIV :step)"
 
 
 class DeployMark(NamedTuple):
-    """A marked time, such as a deploy. Users compare the figures before and after it."""
+    """A marked time, such as a deploy. Users compare the figures before and after this time."""
 
     name: str
     at: int
@@ -315,7 +315,7 @@ class LakeHistory:
 
         Args:
             wanted: Required values of who, verb, queue and op; a missing or empty value matches every entry.
-            intents: Also return the entry written before an action if the action has ended.
+            intents: Also return intents of ended actions. An intent is an entry written before its action.
         """
         ms, _, number = before.partition("-")
         args = {
@@ -340,7 +340,7 @@ class LakeHistory:
         return [AuditEntry(f"{row['ms']}-{row.pop('seq')}", row.pop("ms"), **row) for row in rows]
 
     def since(self, span: Span, queues: Sequence[str] = ()) -> int:
-        """Return the start of the range, because a lake's figures are complete."""
+        """Return the start of `span`, because a lake's figures cover the whole range."""
         return span.since
 
     def query(

@@ -88,12 +88,12 @@ class TimelinePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageShown:
-    """Facts about a message that this user may see.
+    """The parts of a message that the current user may see.
 
     Attributes:
-        public: The state's name for programs.
-        unread: Part of the message -> reason why it can't be read.
-        logs: Numbers and logs of attempts, latest first.
+        public: The state's name in the API.
+        unread: Part of the message -> why this part can't be read.
+        logs: Pairs of attempt number and log, latest first.
     """
 
     facts: MessageFacts
@@ -292,7 +292,7 @@ class FoundMessage(NamedTuple):
 
 
 def find_mid(client: Client, names: Sequence[str], mid: str) -> list[FoundMessage]:
-    """Return the queues that have this mid, alive or dead. This takes one round trip; on a Cluster, one per queue."""
+    """Return the queues that have this mid, alive or dead. On a Cluster, each queue takes a round trip."""
     calls = [Queue(name, client).status_call(mid) for name in names]
     return [
         FoundMessage(name, status)

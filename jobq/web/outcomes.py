@@ -29,7 +29,7 @@ class StreamEntry(NamedTuple):
     """One entry of an event stream.
 
     Attributes:
-        at_ms: When the server wrote it.
+        at_ms: When the server wrote the entry.
     """
 
     at_ms: int
@@ -63,7 +63,7 @@ class DurationCounts:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
 
     def quantile_ms(self, share: float) -> float | None:
-        """Estimate a quantile of the durations, such as 0.95, in ms. Return None without durations."""
+        """Estimate a quantile of the durations in ms; None without durations. The 95th percentile is share=0.95."""
         total = sum(self.counts)
         if not total:
             return None
@@ -111,7 +111,7 @@ class _OfQueue:
         self.recent: tuple[int, Recent] | None = None
 
     def take(self, ended: Sequence[StreamEntry], weight: float) -> Counter[tuple[int, int]]:
-        """Count ended attempts. Return their numbers by minute and outcome."""
+        """Count ended attempts, and return the counts by minute and outcome."""
         counts = Counter((at_ms // 60_000, _COLUMN[event.kind]) for at_ms, event in ended)
         for (minute, column), number in counts.items():
             self.minutes.add(minute * 60, column, number * weight)
@@ -171,7 +171,7 @@ class Outcomes:
                 self._queues.pop(name, None)
 
     def recent(self, queue: str, now_ms: int) -> Recent:
-        """Return figures of the last minutes, including the current minute."""
+        """Return a queue's outcome counts and percentiles for the last RECENT_MINUTES."""
         with self._lock:
             mine = self._queues.get(queue)
             if mine is None:
@@ -189,10 +189,11 @@ class Outcomes:
     def counted(
         self, queue: str | None, column: int, since_s: float, until_s: float
     ) -> list[tuple[float, float | None]]:
-        """Return how many attempts had the outcome `column` in each minute.
+        """Count the attempts with one outcome in each minute.
 
         Args:
             queue: None means all queues.
+            column: DONE, FAILED or DEAD.
         """
         first, last = int(since_s // 60), int(until_s // 60)
         counts = dict.fromkeys(range(first, last + 1), 0.0)

@@ -67,7 +67,7 @@ def _printable(value: object) -> str:
 
 
 def _lines(value: object) -> str:
-    """Escape untrusted text for display, and keep its lines."""
+    """Escape untrusted text for display, but keep its line breaks."""
     return "\n".join(map(escaped, str(value).expandtabs(4).split("\n")))
 
 
@@ -97,7 +97,7 @@ def render(
 ) -> Response:
     """Return a page.
 
-    For app.js, which refreshes the page, return only the changing part, or 304 if it is unchanged.
+    When app.js refreshes the page, return only the refreshed part, or 304 if that part is unchanged.
 
     Args:
         live: Seconds until the page refreshes itself, 0 for never.

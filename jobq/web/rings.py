@@ -27,7 +27,7 @@ class Ring:
         self._last, self._seen = -1, 0
 
     def put(self, at_s: float, values: Sequence[float]) -> None:
-        """Store the figures' values at a time in epoch seconds. Values older than the latest point are ignored."""
+        """Store a value of each figure, measured at the epoch second `at_s`. Ignore values before the latest point."""
         point = int(at_s // self.step_s)
         if point < self._last:
             return
@@ -46,7 +46,7 @@ class Ring:
         self._seen += 1
 
     def _forget(self, point: int) -> None:
-        """Clear the points after the latest point, up to `point`, because the buffer has old values there."""
+        """Clear the buffer's slots for new points up to `point`, because the slots still have old values."""
         if point - self._last >= self.size:
             if self._last >= 0:  # else nothing was put yet
                 self._parts = array("f", [_UNKNOWN]) * len(self._parts)
@@ -57,9 +57,7 @@ class Ring:
                 self._parts[at + i] = _UNKNOWN
 
     def add(self, at_s: float, column: int, value: float) -> None:
-        """Add a value to the figure `column` at a time, which may be in the past. Times older than the buffer are
-        ignored.
-        """
+        """Add `value` to a figure's point at `at_s`, which may be in the past. Ignore points before the buffer."""
         point = int(at_s // self.step_s)
         if point > self._last:
             self._forget(point)
@@ -71,7 +69,7 @@ class Ring:
         self._parts[at] = value if math.isnan(before) else before + value
 
     def value(self, at_s: float, column: int) -> float | None:
-        """Return the value of the figure `column` at a time; None if unknown."""
+        """Return a figure's value at `at_s`; None if unknown."""
         point = int(at_s // self.step_s)
         if not self._last - self.size < point <= self._last:
             return None

@@ -1,7 +1,7 @@
-"""Read the figures of all queues every two seconds while users view pages. All pages share each reading.
+"""Read the figures of all queues every two seconds while users view pages.
 
-`Sampling` reads once per call, and `Sampler` reads in a thread. Pages use the latest Snapshot, which never changes. The
-rings keep the data of charts.
+`Sampling` reads once per call, and `Sampler` reads in a thread. All pages use the latest Snapshot, which never changes.
+Ring buffers store the data of charts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Snapshot(NamedTuple):
         interval_s: Time until the next reading.
         broken: Why the latest reading failed, or ''. After a failure, the figures are from the previous reading.
         workers_unread: Why the list of workers can't be read.
-        left_out: Number of listed queues that weren't read, because they are unused or too many.
+        left_out: Number of listed names that weren't read: invalid names, and names over the limit.
         incidents: Problems, each cause before its symptoms.
         longest: Queue name -> longest-running job of the queue.
         partitions: Figures of each partition; `queues` has their sums.
@@ -388,7 +388,7 @@ class Sampler(Sampling):
         """Return the latest snapshot, and keep the thread awake.
 
         If the latest snapshot is old, or if its number isn't greater than `after`, wait up to `wait_s` for the next
-        snapshot. Without any snapshot, raise the error of the reading.
+        snapshot. If there is no snapshot, raise the error that prevented it.
         """
         if self._pid != os.getpid():  # forked: the thread is the parent's
             self._renew()

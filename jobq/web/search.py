@@ -164,7 +164,7 @@ def names_in(asked: Filter, queues: Sequence[str]) -> list[str]:
 def counts_of(client: Client, names: Sequence[str]) -> tuple[dict[str, Counts], dict[str, str]]:
     """Return the counts of each queue and partition, and the errors of unreadable queues.
 
-    This takes one round trip, and more for partitioned queues; on a Cluster, one per queue.
+    A call takes one round trip, plus more for partitioned queues. On a Cluster, each queue takes a round trip.
     """
     counts, problems = dict[str, Counts](), dict[str, str]()
     asked, sealed = names, list[str]()

@@ -127,7 +127,7 @@ class BoundedProtocol(H11Protocol):
         self._note()
 
     def resume_writing(self) -> None:
-        """Record that the client reads its reply again."""
+        """Record that the client has resumed reading its reply."""
         super().resume_writing()
         self._blocked = False
         self._note()
@@ -185,9 +185,7 @@ class BoundedServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """Return the maximum number of connections: about half of the limit on open files, because Redis and pages
-    also need files.
-    """
+    """Return the maximum number of connections: about half of the open-file limit. The rest is for Redis and files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if files < 0 else min(MAX_CONNECTIONS, max(8, files // 2))
 

@@ -1,4 +1,4 @@
-"""Follow the event streams of all queues. Each reading fetches a limited number of new events."""
+"""Follow the event streams of all queues. Each poll fetches a limited number of new events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobq.events import decode
 from jobq.queue import keys
 from jobq.web.outcomes import StreamEntry
 
-#: Maximum number of events per reading. If there are more, only SAMPLE of the latest are read to represent all.
+#: Maximum number of events per poll. If there are more, only SAMPLE of the latest are read to represent all.
 MAX_EVENTS, SAMPLE = 5_000, 2_000
 #: After a start, past events are read up to this age and up to this number.
 PAST_MS, MAX_PAST = 900_000, 50_000
@@ -24,7 +24,7 @@ class Follower(Protocol):
     """Counts events from streams. The sampler's thread writes the counts, and other threads read them."""
 
     def take(self, queue: str, entries: Sequence[StreamEntry], weight: float = 1.0) -> None:
-        """Count the events of a queue, which may be in any order.
+        """Count a queue's events. The entries may be in any order.
 
         Args:
             weight: Number of events that each entry of a sample represents.
@@ -38,7 +38,7 @@ class _FollowedStream:
     """The position up to which a queue's events were read.
 
     Attributes:
-        since_ms: Time since which the queue's events are known.
+        since_ms: All events after this time were read.
     """
 
     __slots__ = ("added", "floor", "last", "since_ms", "until")
@@ -96,7 +96,7 @@ class Tail:
         self.sampled = False
 
     def since_ms(self, queue: str) -> int | None:
-        """Return the time since which a queue's events are known, in epoch ms. Return None before the first reading."""
+        """Return the epoch ms after which all events of a queue were read. Return None before the first poll."""
         stream = self._streams.get(queue)
         return stream.since_ms if stream and stream.last else None
 
@@ -106,11 +106,11 @@ class Tail:
         return queue not in self.unread and not any(stream and stream.until for stream in streams)
 
     def read_added(self, added: Mapping[str, int], *, slept: bool = False) -> None:
-        """Read the entries added since the last reading.
+        """Read the entries added since the last poll.
 
         Args:
             added: Queue name -> number of events ever added.
-            slept: Whether the last reading was long ago. If so, `read_past` reads the events since then.
+            slept: Whether the last poll was long ago. If so, `read_past` reads the events since then.
         """
         self._forget(added)
         new = [name for name, count in added.items() if count and name not in self._streams]
@@ -183,9 +183,6 @@ class Tail:
         return keys.key(keys.prefix(self._client.namespace, name), "events")
 
     def _replies(self, words: Mapping[str, tuple[Any, ...]]) -> list[tuple[str, list[Any]]]:
-        """Return the entries of each readable stream. Record the error of an unreadable stream and stop reading its
-        past.
-        """
         replies = []
         for name, reply in zip(words, self._sent(list(words.values())), strict=True):
             if isinstance(reply, Exception):

@@ -156,7 +156,7 @@ class GrowthWatch:
         self._lowest, self._since = math.inf, 0.0
 
     def put(self, at_s: float, value: int) -> Growth:
-        """Record the number at a time, in epoch seconds, and return how it changes."""
+        """Record a number measured at `at_s`, in epoch seconds. Return how fast the number grows."""
         if value <= self._lowest:
             self._lowest, self._since = value, at_s
         points = self._points

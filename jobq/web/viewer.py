@@ -1,4 +1,4 @@
-"""The rights of a request's sender, and the request's filters."""
+"""Parse a request's filter, and show messages with the sender's rights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AskedFilter(NamedTuple):
 
 
 def contents_of(request: Request) -> Contents:
-    """Return a reader of message contents with the rights of the request's sender."""
+    """Return a reader that shows contents with the rights of the request's sender."""
     site = site_of(request)
     return Contents(
         site.client, redactor_of(site), arguments=identity_of(request).arguments,

@@ -89,7 +89,7 @@ def sentence(figures: QueueFigures) -> str:
 
 
 def emptying(figures: QueueFigures) -> str:
-    """Return when a queue will be empty at this rate, as text."""
+    """Describe when a queue will be empty at its current rate."""
     in_s = figures.empty_in_s
     if in_s is None:
         return "too early to say when the queue will be empty"
@@ -125,7 +125,7 @@ def headline(snapshot: Snapshot, nfindings: int) -> Headline:
     """Return the headline of the overview page.
 
     Args:
-        nfindings: Number of findings on the page. The first finding is about the first cause.
+        nfindings: Number of findings on the page, including the finding about the first cause.
     """
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")

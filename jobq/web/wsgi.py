@@ -68,7 +68,7 @@ def _bridge(app: Any) -> _Bridge:
 
 
 def _with_client(app: ASGIApp) -> ASGIApp:
-    """Set the client address in each scope, because some servers pass the peer without a port."""
+    """Set the client address in each scope, even if the server doesn't pass the client's port."""
 
     async def passed_on(scope: Scope, receive: Receive, send: Send) -> None:
         peer = scope["wsgi_environ"].get("REMOTE_ADDR") or ""

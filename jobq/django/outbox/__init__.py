@@ -1,1 +1,1 @@
-"""The tables of the outbox as an app of Django: add "jobq.django.outbox" to INSTALLED_APPS, and migrate."""
+"""A Django app with the outbox tables. Add "jobq.django.outbox" to INSTALLED_APPS and run `manage.py migrate`."""

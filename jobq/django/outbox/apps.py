@@ -1,4 +1,4 @@
-"""The app, which has a migration and no models."""
+"""Configure the Django app `jobq.django.outbox`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MAX_USERS = 10_000
 
 
 class TooManyScansError(JobqError):
-    """four searches run already; try again in a moment."""
+    """four searches are already running; try again in a moment."""
 
 
 class RequestRate:

@@ -44,7 +44,7 @@ class _Remembered(NamedTuple):
 
 
 class Guard:
-    """The logins of one dashboard. It is thread-safe."""
+    """Identifies the senders of requests. Threads may share this object."""
 
     def __init__(
         self, client: Client, settings: AccessSettings, clock: Callable[[], float] = time.time

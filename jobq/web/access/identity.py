@@ -55,7 +55,7 @@ class Identity:
 
     Attributes:
         arguments: Whether the user may see and search the arguments and results of jobs.
-        via: How the user proved the identity: `link`, `password`, `token`, `header`, `program` (the program that mounts
+        via: How the user was identified: by `link`, `password`, `token`, `header`, `program` (the program that mounts
             the dashboard) or `open` (`--no-auth`).
     """
 

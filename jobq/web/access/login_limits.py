@@ -39,7 +39,7 @@ class LoginLimits:
         return self._count(of_address, per_address) or self._count(of_name, PER_NAME)
 
     def succeeded(self, address: str, name: str) -> None:
-        """Subtract a successful login from the counts, because only failures count."""
+        """Stop counting a login that succeeded, because only failed logins are limited."""
         for key in self._keys(address, name):
             with suppress(ServerFullError):
                 if int(self._client.command("DECR", key)) <= 0:

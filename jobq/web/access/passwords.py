@@ -33,7 +33,7 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
 
 
 def password_matches(password: str, stored: str | None) -> bool:
-    """Return whether the password has this hash. Without a hash, return False after the same time."""
+    """Return whether the password has the hash `stored`. If `stored` is None, return False, but take the same time."""
     salt, expected = _read(stored or _NOBODY)
     digest = _scrypt(password[:MAX_LENGTH], salt, LOG2_N)
     return (

@@ -66,7 +66,7 @@ class AccessSettings:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The networks of trusted proxies. Raises ConfigError for a text that isn't a network."""
+        """The networks of trusted proxies. Raises ConfigError for an invalid network."""
         networks = []
         for text in self.trusted_proxies:
             if text == UNIX:

@@ -1,1 +1,1 @@
-"""The JSON API: `/api/v1`, the same figures as the pages, for programs with a token."""
+"""Serve the dashboard's figures as JSON under `/api/v1` to programs that have a token."""

@@ -1,4 +1,4 @@
-"""Workers, schedules, limits, topics, the queues of other systems, and the audit log."""
+"""API resources for workers, schedules, limits, topics, other systems' queues, and the audit log."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def ruby(call: ApiCall) -> RubyReply:
 
 @resource("/audit", *PAGING)
 def audit(call: ApiCall) -> ReadablePage[KeptAuditEntry]:
-    """List entries of the audit log, latest first: from the server, then older entries from a lake."""
+    """List entries of the audit log, latest first. Older entries come from a lake."""
     before = read_cursor(call["cursor"], str) or ""
     limit, unread = call["limit"], dict[str, str]()
     here = AuditLog(call.site.client).page(before, limit)

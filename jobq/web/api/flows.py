@@ -38,7 +38,7 @@ class FlowRowReply(FlowHead, kw_only=True):
     """A flow in the list of flows.
 
     Attributes:
-        over: Number of finished steps: done, failed, skipped or cancelled.
+        over: Number of done, failed, skipped and cancelled steps.
         problem: Why the flow can't be read. An unreadable flow has an empty `state`.
     """
 
@@ -55,8 +55,8 @@ class FlowReply(FlowRecord):
     """A flow and its steps.
 
     Attributes:
-        over: Number of finished steps: done, failed, skipped or cancelled.
-        problem: Always empty, because only lists contain unreadable flows.
+        over: Number of done, failed, skipped and cancelled steps.
+        problem: Always empty. In lists, the reason why a flow is unreadable.
     """
 
     over: int
@@ -130,7 +130,7 @@ def flow(call: ApiCall) -> FlowReply:
 
 @resource("/flows/{flow}/signal", method="POST", role=UserRole.OPERATE, status=202)
 def signal_flow(call: ApiCall, body: SignalBody) -> SentReply:
-    """Send a signal to a flow, which ends one of its waits."""
+    """Send a signal to a waiting step of a flow."""
     return _sent(call, "signal", lambda run: run.signal(body.step, body.value), body.step)
 
 

@@ -43,7 +43,7 @@ IsComplete = Annotated[
 
 
 class CoveredPage(ListPage[T], kw_only=True):
-    """A page of figures about a range of time."""
+    """A list page with figures for a range of time."""
 
     source: Origin
     since: Moment

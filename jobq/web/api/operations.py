@@ -55,7 +55,7 @@ class OperationReply(OperationRow):
     """An operation on many messages.
 
     Attributes:
-        confirmation: Value of `confirm` that applies the operation. Empty if the operation can be undone.
+        confirmation: Required value of `confirm` to apply the operation. Empty if the operation can be undone.
         left_ms: Time until the operation is deleted.
     """
 
@@ -176,7 +176,7 @@ def apply_operation(call: ApiCall, body: ApplyBody) -> OperationReply:
 
 @resource("/operations/{operation}/undo", method="POST", role=UserRole.OPERATE, status=202)
 def undo_operation(call: ApiCall, body: EmptyBody) -> OperationReply:
-    """Undo an operation, within an hour."""
+    """Undo an operation of the last hour."""
     service = _service(call)
     _known(service, call["operation"])
     return _shown(service.undo(call["operation"], call.identity), call)

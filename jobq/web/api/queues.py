@@ -43,12 +43,12 @@ class QueueReply(JsonRecord):
         oldest_ms: Waiting time of the next message.
         oldest_at_least: Whether the next message may have waited even longer.
         paused: Whether the queue or any of its partitions is paused.
-        served_partitions: Number of partitions in which messages may wait. Without partitions, it is 1.
+        served_partitions: Number of partitions in which messages may wait, or 1 without partitions.
         paused_partitions: Number of served partitions that are paused.
         empty_in_ms: Time until no message is ready at the current rate. Null if never or unknown.
-        done_15m: Successful attempts in the last 15 minutes. Like failed_15m and dead_15m, null until events were read.
+        done_15m: Successful attempts in the last 15 minutes; null until the events have been read.
         pause_ends: When the pause ends; null if only `resume` ends it.
-        damaged: Why the queue can't be read, or an empty text.
+        damaged: Why the queue can't be read, or an empty string.
     """
 
     queue: str
@@ -200,7 +200,7 @@ FILTER = Parameter("f", "A filter, as in the dashboard: job:shop.* error:Timeout
 
 @resource("/overview")
 def overview(call: ApiCall) -> OverviewReply:
-    """Report whether work is moving, and problems that need attention."""
+    """Report whether work is moving, and list problems that need attention."""
     snapshot = snapshot_of(call.request)
     listed = findings(call.site, snapshot)
     says = headline(snapshot, len(listed))

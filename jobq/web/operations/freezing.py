@@ -1,4 +1,4 @@
-"""Find the messages of an operation and store their list, which the preview shows."""
+"""Find the messages of an operation, and store their ids and digests."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _PLACES = {
 
 
 class Freezer:
-    """Freezes the messages of one operation.
+    """Stores the ids and digests of one operation's messages.
 
     Attributes:
-        reads: Client that lists queues.
+        reads: Client that reads queues.
         ended: Function that returns whether to stop.
         token: Token of the operation's lock.
     """
@@ -210,7 +210,7 @@ def error_label(error: str) -> str:
 def present(
     client: Client, queue: str, mids: Sequence[str], sizes: Sequence[int]
 ) -> list[tuple[str, str]]:
-    """Return each message's generation and content digest; two empty texts if the message isn't live.
+    """Return each message's generation and content digest; two empty strings if the message isn't live.
 
     Args:
         sizes: Approximate sizes of the contents, to limit the data per call.

@@ -170,7 +170,10 @@ class OperationStore:
         return [state for reply in replies if (state := _state_of(reply)) is not None]
 
     def recent(self, most: int) -> list[tuple[OperationState, bool, int]]:
-        """Return the latest operations: state, whether a process works on it, and milliseconds until its deletion."""
+        """Return recent operations as tuples.
+
+        A tuple has the operation's state, True if a process has locked the operation, and the ms until its deletion.
+        """
         ids = self._newest(most)
         reads = [
             read
@@ -211,7 +214,7 @@ class OperationStore:
         return None if reply is None else reply.decode("utf-8", "replace")
 
     def letters(self, op: str, kind: str, nchunks: int) -> list[str]:
-        """Return each chunk's results as letters; '' for an unprocessed chunk.
+        """Return each chunk's results as a string with a letter per message; '' for an unprocessed chunk.
 
         Args:
             kind: `r` for results of the action, `u` for results of the undo.

@@ -17,7 +17,7 @@ class BulkVerb(NamedTuple):
         label: Text of the action's button.
         done: Word for a result, such as `revived`.
         places: Parts of a queue that the action applies to.
-        undone: Argument `taken` of `put_back` for an undo, `time` if an undo restores start times, '' without an undo.
+        undone: Argument that an undo passes to `put_back`; `time` to restore start times, '' without an undo.
         says: Description of the action.
     """
 

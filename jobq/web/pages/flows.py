@@ -57,7 +57,7 @@ def flows_in_need(site: Site, snapshot: Snapshot) -> list[PageFinding]:
 
 @page("/flows")
 def flows(request: Request) -> Response:
-    """List flows, the newest first."""
+    """List flows, latest first."""
     query, offset = request.query_params, offset_of(request)
     name, state = query.get("q", "")[:MAX_SEARCH_LENGTH].strip(), query.get("state", "")
     state = state if state in FLOW_STATES else ""
@@ -71,7 +71,6 @@ def flows(request: Request) -> Response:
 
 
 def _unserved(client: Client, view: FlowView) -> dict[str, str]:
-    """Return, by queue, why no worker serves the queue. If the workers can't be read, the key '' has the reason."""
     try:
         return unserved(client, view)
     except ScriptError as error:
@@ -80,7 +79,7 @@ def _unserved(client: Client, view: FlowView) -> dict[str, str]:
 
 @page("/flows/{flow}")
 def flow(request: Request) -> Response:
-    """Show a flow: its state, its waits, and its steps, drawn and as a list."""
+    """Show a flow's state, the reasons for waiting, and its steps as a graph and a list."""
     client, view = site_of(request).client, _known(request)
     rows = shown.step_rows(view)
     drawn = shown.graph_of(view, lambda row: f"#{row.anchor}")

@@ -62,7 +62,7 @@ def offset_of(request: Request) -> int:
 
 
 def shown_bytes(request: Request) -> ShownBytes:
-    """Return a renderer of message contents with the rights of the request's sender."""
+    """Return a renderer that hides contents which the request's sender may not see."""
     site = site_of(request)
     return ShownBytes(redactor_of(site), identity_of(request).arguments)
 

@@ -98,10 +98,10 @@ def _new_error(new_error: NewError, marks: Sequence[Mark]) -> str:
 
 
 class AskedRange(NamedTuple):
-    """The chosen range of time, and the source of its figures.
+    """The range of time in a request, and the source of the page's figures.
 
     Attributes:
-        word: One of RANGES.
+        word: Name of the range in RANGES.
         error: Why the figures can't be read, or ''.
     """
 
@@ -134,7 +134,6 @@ def asked_range(request: Request) -> AskedRange:
 
 
 def _read(asked: AskedRange, read: Callable[[], T]) -> tuple[T | None, AskedRange]:
-    """Return the result of `read`, and `asked`. If the lake can't be read, return None, and `asked` with the error."""
     try:
         return read(), asked
     except LakeError as error:
@@ -245,7 +244,7 @@ def error(request: Request) -> Response:
 
 @page("/history")
 def history(request: Request) -> Response:
-    """List ended attempts, the newest first."""
+    """List ended attempts, latest first."""
     asked, query = asked_range(request), request.query_params
     wanted = Wanted(**{name: query.get(name, "")[:500] for name in Wanted._fields})
     if wanted.kind not in ("", *ENDS):
@@ -300,7 +299,7 @@ def _by_deploy(
 
 
 def _known_since(asked: AskedRange) -> int:
-    """Return the start of the known events in the range. An error first seen at that time may be older."""
+    """Return when the events in the range begin. An error that was first seen at that time may be older."""
     if isinstance(asked.history, LakeHistory):
         return max(asked.span.since, asked.history.begins_at())
     events = asked.history.events_in(asked.span).events
@@ -409,7 +408,7 @@ def _trend_chart(
 
 
 def _known_by(request: Request, name: str) -> tuple[int, int] | None:
-    """Return the number of live workers that know a job, and the number of all live workers; None if unknown."""
+    """Count the live workers that can run a job, and all live workers. Return None if a worker's jobs are unknown."""
     snapshot, client = snapshot_of(request), site_of(request).client
     live = [worker for worker in snapshot.workers if worker.is_live(snapshot.at_ms)]
     try:

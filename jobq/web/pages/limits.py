@@ -97,7 +97,7 @@ def limit(request: Request) -> Response:
 
 @action("/limits/{limit}/change", role=UserRole.OPERATE)
 def change_limit(request: Request) -> Response:
-    """Set or remove a limit, or stop starts under this limit for a time."""
+    """Set, hold or remove a limit. A hold rejects all starts under the limit for a given time."""
     form, name = form_of(request), request.path_params["limit"]
     verb, value = str(form.get("verb", "")), str(form.get("value", "")).strip()[:100]
     what = {"set": f" rule:{value}", "hold": f" for:{value}", "unset": ""}
@@ -117,7 +117,7 @@ def change_limit(request: Request) -> Response:
 
 @page("/keys")
 def keys(request: Request) -> Response:
-    """Show the keys of a queue with their waiting and running messages, most waiting first."""
+    """Show a queue's keys with counts of waiting and running messages. Keys with more waiting messages come first."""
     client, query = site_of(request).client, request.query_params
     names, chosen = _queues_with_keys(client), query.get("queue", "")
     chosen = chosen or (names[0] if names else "")
@@ -151,7 +151,7 @@ def _most(row: KeyRow) -> tuple[int, int]:
 
 @action("/keys/change", role=UserRole.OPERATE)
 def change_key(request: Request) -> Response:
-    """Stop or allow starts of messages with a key, or change the key's limits."""
+    """Hold a key, so that its messages don't start, or change the key's limits."""
     form = form_of(request)
     verb, name, key = (str(form.get(field, "")) for field in ("verb", "queue", "key"))
     if name not in queue_names(site_of(request).client):

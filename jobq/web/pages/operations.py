@@ -114,7 +114,7 @@ def operation(request: Request) -> Response:
 
 @action("/operations/{operation}/apply", role=UserRole.OPERATE, name="apply_operation")
 def apply_operation(request: Request) -> Response:
-    """Apply an operation to its previewed messages."""
+    """Apply a previewed operation."""
     form = form_of(request)
 
     def apply(service: Operations, op: str) -> object:

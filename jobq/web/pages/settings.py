@@ -1,4 +1,4 @@
-"""The doctor's findings, the dashboard's settings, and the event levels of queues."""
+"""The settings page with the findings of `jobq check doctor`, the connections, and the event levels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Doctor:
 
 @page("/settings")
 def settings(request: Request) -> Response:
-    """Show the doctor's findings, the connections, and which events queues record."""
+    """Show the findings of `jobq check doctor`, the connections, and the event levels."""
     site, offset = site_of(request), offset_of(request)
     names = listed_queues(site.client).names
 

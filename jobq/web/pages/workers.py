@@ -111,7 +111,7 @@ def _order(worker: WorkerEntry, by: str, state: str) -> tuple[Any, ...]:
 
 
 def _ordered(request: Request) -> dict[str, Any]:
-    """Return the command that the user has just sent, as the page's URL records it."""
+    """Return the command that the user just sent, from the query parameters of the page."""
     query = request.query_params
     if query.get("ordered") not in UNDOABLE:
         return {}
@@ -123,7 +123,7 @@ def _ordered(request: Request) -> dict[str, Any]:
 
 @page("/workers/{worker}")
 def worker(request: Request) -> Response:
-    """Show a worker: its children with their running jobs, the jobs it knows, and its answer to a command."""
+    """Show a worker's children, its running jobs, the jobs that it can run, and its answer to the user's command."""
     client, name = site_of(request).client, request.path_params["worker"]
     entry = presence.some_workers(client, [name]).get(name)
     order_id = request.query_params.get("order", "")

@@ -62,13 +62,13 @@ def run(words: Sequence[str]) -> int:
 
 
 def outbox_database() -> str:
-    """Return the database that `manage.py jobq outbox` uses without --dsn: the first outbox of a backend."""
+    """Return the default database of `manage.py jobq outbox`: the first `outbox` option in TASKS, or "default"."""
     backends = [backend for backend in task_backends.all() if isinstance(backend, JobqBackend)]
     return next((backend.outbox for backend in backends if backend.outbox), "default")
 
 
 def load() -> None:
-    """Import the tasks of all apps in addition to the modules of --import. Then close the opened connections."""
+    """Import the module `tasks` of each app. Then close the connections that these modules opened."""
     import_tasks()
     if FRAMEWORK_LOG.level == logging.NOTSET:
         # The worker logs each start and end itself.
