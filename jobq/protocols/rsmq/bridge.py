@@ -153,7 +153,7 @@ def _decoded(line: bytes) -> Any:
         # Half a surrogate pair is valid in JSON, but not in text; Node sends it as U+FFFD.
         return json.loads(line, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError("the line is nested too deeply; write a call") from None
+        raise ValueError("the JSON of this line is nested too deeply") from None
 
 
 def _no_constant(word: str) -> None:

@@ -108,7 +108,7 @@ class Consuming:
         vt = self.vt or attributes.vt
         if vt < 1:
             raise ConfigError(
-                f"queue {self.qname!r} hides messages for {vt} s, which is too short to renew them; pass vt=…"
+                f"queue {self.qname!r} hides received messages for {vt} s; pass vt=1 or more to the consumer"
             )
         return vt
 

@@ -76,7 +76,7 @@ class DeclaredKeys:
         try:
             key = job.key_of(call.args, call.kwargs)
         except Exception as error:  # the function is the program's
-            raise ConfigError(f"its key can't be found: {error}") from error
+            raise ConfigError(f"the job's key function failed: {error}") from error
         if key is None:
             return arrival
         return arrival._replace(key=key, ordered=bool(job.settings.ordered))

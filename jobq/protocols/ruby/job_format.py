@@ -80,7 +80,7 @@ def read_job(
     except (CodecError, ConfigError) as error:
         fault = str(error)
     except Exception as error:  # one bad job must not stop the others
-        fault = f"it can't be read: {error!r:.200}"
+        fault = f"the job can't be read: {error!r:.200}"
     return refused(ruby_queue, raw, mid, fault)
 
 
@@ -92,12 +92,12 @@ def refused(ruby_queue: RubyQueueName, raw: bytes, mid: str, fault: str) -> Arri
 def read_fields(raw: bytes) -> dict[str, Any]:
     """Return the fields of a job; raise CodecError if it can't be read."""
     if len(raw) > MAX_BYTES:
-        raise CodecError(f"it takes {len(raw):,} bytes; at most {MAX_BYTES:,} are allowed")
+        raise CodecError(f"the job has {len(raw):,} bytes; at most {MAX_BYTES:,} are allowed")
     fields = decode_any(raw)
     if not isinstance(fields, dict):
-        raise CodecError("it is JSON, but not an object")
+        raise CodecError("the job is not a JSON object")
     if depth(fields, DEEPEST) > DEEPEST:
-        raise CodecError(f"it nests deeper than {DEEPEST} levels, which is Ruby's own limit")
+        raise CodecError(f"the job nests deeper than {DEEPEST} levels, which is Ruby's own limit")
     return fields
 
 
@@ -106,7 +106,7 @@ def _shown_before(args: object) -> bytes:
     match args:
         case [str(text)]:
             return text.encode()
-    raise CodecError(f"a job of class {UNREADABLE} has no text")
+    raise CodecError(f"a job of class {UNREADABLE} must have the original job as its only argument")
 
 
 def _named(ruby_queue: RubyQueueName) -> str:
@@ -117,7 +117,7 @@ def _named(ruby_queue: RubyQueueName) -> str:
 def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[str, str]) -> bytes:
     name, args = fields.pop("class", None), fields.pop("args", None)
     if not isinstance(name, str) or not name:
-        raise CodecError("it has no class")
+        raise CodecError("the job has no class")
     if not isinstance(args, list):
         raise CodecError(f"the args of {name:.200} are not a list")
     # In Ruby, all else is true.
@@ -129,7 +129,7 @@ def _message(ruby_queue: RubyQueueName, fields: dict[str, Any], names: Mapping[s
     job = names.get(call.name, call.name)
     if not 0 < len(job) <= MAX_NAME:
         raise CodecError(
-            f"its class has a name of {len(job)} characters; at most {MAX_NAME} are allowed"
+            f"the name of the job's class has {len(job)} characters; at most {MAX_NAME} are allowed"
         )
     fields["class"] = name
     if call.name != name or retry_queue(fields):

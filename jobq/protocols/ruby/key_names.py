@@ -100,8 +100,8 @@ def queue_named(system: System, text: str, namespace: str | None = None) -> Ruby
     text, usual = text.strip(), DEFAULT_NAMESPACE[system]
     if namespace is None and usual and text.startswith(f"{usual}:"):
         raise ConfigError(
-            f"{system} queue {text!r} begins with the namespace, which is a separate option; write "
-            f"{text[len(usual) + 1 :]}, or use --{system}-namespace {usual} if that is its name"
+            f"{system} queue {text!r} begins with the namespace {usual!r}; write {text[len(usual) + 1 :]}, or add "
+            f"--{system}-namespace {usual} if {text!r} is the queue's full name"
         )
     return checked_queue(system, text, usual if namespace is None else namespace)
 

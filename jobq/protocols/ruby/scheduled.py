@@ -54,7 +54,7 @@ def _promote(client: Client, namespace: str, waiting: str, job: bytes, due_at: b
         fields = read_fields(job)
         queue = fields.get("queue")
         if not isinstance(queue, str) or not queue:
-            raise CodecError("it has no queue")
+            raise CodecError("the job has no queue")
     except CodecError as error:
         _give_up(client, namespace, waiting, job, str(error))
         return

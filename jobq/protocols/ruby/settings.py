@@ -40,7 +40,7 @@ class IntakeSettings:
 
     def __post_init__(self) -> None:
         if not self.ruby_queues and not self.patterns:
-            raise ConfigError("an intake needs a Ruby queue; use --sidekiq or --resque")
+            raise ConfigError("the Ruby queue is missing; use --sidekiq or --resque")
         for name in self.ruby_queues:
             if is_partition(name.queue):
                 raise ConfigError(
@@ -104,9 +104,8 @@ def expanded(
                     weights.setdefault(name, weight)
     if len(weights) > max(MAX_MATCHES, len(queues)):
         raise ConfigError(
-            f"{len(weights):,} Ruby queues match; an intake serves at most {MAX_MATCHES}, with a connection for each. "
-            f"Divide "
-            "them among several workers"
+            f"{len(weights):,} Ruby queues match, but a worker serves at most {MAX_MATCHES}; divide the queues among "
+            "several workers"
         )
     return weights
 

@@ -192,8 +192,8 @@ def test_content_that_is_no_job_is_dead_with_the_reason_and_holds_nobody_up(
         b"{bad", b"[1]", b'{"class":"HardWorker"}', b'{"args":[]}', b"\xff\xfe",
     }  # fmt: skip
     reasons = " ".join(died.reason for died in dead)
-    assert "it has no class" in reasons and "args of HardWorker are not a list" in reasons
-    assert "it has no class" in one.log
+    assert "the job has no class" in reasons and "args of HardWorker are not a list" in reasons
+    assert "the job has no class" in one.log
     assert "args of HardWorker are not a list" in one.log
 
 
@@ -217,10 +217,10 @@ def test_nothing_runs_that_names_no_ruby_class_and_deep_jobs_stop_nobody(
     assert "message source" not in one.log
     reasons = " ".join(entry["item"]["error_message"] for entry in shown)
     assert "deeper than 100 levels, which is Ruby's own limit" in reasons
-    assert "it has no class" in reasons
+    assert "the job has no class" in reasons
     page = ruby("page", path="/morgue")
     assert page["status"] == 200
-    assert "it has no class" in page["body"]
+    assert "the job has no class" in page["body"]
     assert ruby("retry", name="dead") == 2
     until(lambda: len(default.admin.dead()) == 4)
 

@@ -172,7 +172,7 @@ def test_each_is_shown_once_when_others_die_between_two_pages(
 UNREADABLE = {
     b"{bad": "not JSON",
     b'{"class":"A","args":{}}': "the args of A are not a list",
-    b'{"job":"own","args":[]}': "it has no class",
+    b'{"job":"own","args":[]}': "the job has no class",
     b'{"class":"A","args":[18446744073709551616],"jid":"j"}': "an int outside 64 bits",
     b'{"class":"A","args":[' + b"[" * 70 + b"]" * 70 + b"]}": "nests deeper than 64 levels",
     b'{"class":"A","args":[' + b"[" * 600 + b"]" * 600 + b"]}": "Ruby's own limit",

@@ -120,7 +120,7 @@ def test_job_that_is_too_long_to_be_read_costs_little_memory_and_is_kept(
     one._round()
     assert run_all(default) == ["after"]
     assert redis.zrange("dead", 0, -1) == [long]
-    assert "it takes 12,000,024 bytes; at most 8,388,608 are allowed" in caplog.text
+    assert "the job has 12,000,024 bytes; at most 8,388,608 are allowed" in caplog.text
     assert peak < 6 * len(long)
 
 
@@ -273,7 +273,7 @@ def test_queue_with_the_name_of_a_partition_is_left_to_ruby(redis, client):
 
 
 def test_namespace_within_the_name_of_a_queue_is_refused_unless_one_is_given():
-    with pytest.raises(ConfigError, match="write low, or use --resque-namespace resque"):
+    with pytest.raises(ConfigError, match="write low, or add --resque-namespace resque"):
         parse_queue_names("resque", ["resque:low"])
     assert list(parse_queue_names("resque", ["resque:low"], "resque")) == [
         RubyQueueName("resque", "resque", "resque:low")
@@ -298,7 +298,7 @@ def test_pattern_names_all_queues_that_are_there(redis, client):
     assert chosen("sidekiq", "*,7") == ["default"]
     assert chosen("resque", "nothing*") == []
     redis.sadd("resque:queues", *[f"q{number}" for number in range(200)])
-    with pytest.raises(ConfigError, match="204 Ruby queues match; an intake serves at most 200"):
+    with pytest.raises(ConfigError, match="204 Ruby queues match, but a worker serves at most 200"):
         chosen("resque", "*")
 
 

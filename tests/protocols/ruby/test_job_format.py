@@ -153,7 +153,7 @@ def test_message_of_jobqs_own_is_no_ruby_job():
 
 @pytest.mark.parametrize(
     ("raw", "fault"),
-    [(b"{bad", "not JSON"), (b"[1]", "not an object"), (b"{}", "no class"), (b'{"class":7,"args":[]}', "no class"),
+    [(b"{bad", "not JSON"), (b"[1]", "not a JSON object"), (b"{}", "no class"), (b'{"class":7,"args":[]}', "no class"),
      (b'{"class":"A"}', "are not a list"), (b'{"class":"A","args":{}}', "are not a list"), (b"\xff", "not JSON"),
      (b'{"class":"A","args":[123456789012345678901234567890]}', "64 bits"),
      (b'{"class":"' + b"A" * 201 + b'","args":[]}', "201 characters"), (b"", "not JSON")],
@@ -183,10 +183,10 @@ def nested(levels):
      (activejob(nested(600)), "deeper than 100 levels"), (activejob(nested(96)), "deeper than 64 levels"),
      ({"class": "A", "args": [], "x": nested(600)}, "deeper than 100 levels"),
      ({"class": "A", "args": nested(99)}, "deeper than 64 levels"), (activejob(2**64), "outside 64 bits"),
-     ({"job": "app.jobs.delete", "args": [1]}, "it has no class"),
-     ({"job": "app.jobs.delete", "args": [1], "class": ["A"]}, "it has no class"),
+     ({"job": "app.jobs.delete", "args": [1]}, "the job has no class"),
+     ({"job": "app.jobs.delete", "args": [1], "class": ["A"]}, "the job has no class"),
      ({"class": WRAPPER, "args": [{"job_class": "B", "arguments": "x"}]}, "arguments of B are not a list"),
-     ({"class": UNREADABLE, "args": []}, "has no text")],
+     ({"class": UNREADABLE, "args": []}, "must have the original job as its only argument")],
     ids=str,
 )  # fmt: skip
 def test_job_that_cant_be_called_is_refused_in_words_and_can_never_run(fields, fault):

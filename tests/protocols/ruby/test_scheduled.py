@@ -76,7 +76,7 @@ def test_job_that_cant_be_moved_is_among_sidekiqs_dead(redis, client, broken):
     promote(client, "")
     [shown] = map(json.loads, redis.zrange("dead", 0, -1))
     assert shown["error_class"] == "jobq.errors.CodecError"
-    assert re.search("not JSON|not an object|has no queue", shown["error_message"])
+    assert re.search("not JSON|not a JSON object|has no queue", shown["error_message"])
     if shown["class"] != "A":
         assert (shown["class"], shown["args"]) == (
             "(unreadable job)", [broken.decode("utf-8", "backslashreplace")],
