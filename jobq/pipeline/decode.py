@@ -226,7 +226,7 @@ def _id_of(entry_id: bytes) -> dict[str, int]:
     if not (at.isdigit() and sequence.isdigit()):
         raise BadRecordError(f"{entry_id[:40]!r} is not the id of a stream's entry")
     if int(at) > LIMITS["finished_at"] or int(sequence) > LIMITS["attempt"]:
-        raise BadRecordError(f"the entry's id {entry_id.decode()} is outside the range of times")
+        raise BadRecordError(f"the time or sequence in entry id {entry_id.decode()} is too high")
     return {"entry_at": int(at), "entry_seq": int(sequence)}
 
 

@@ -51,7 +51,7 @@ def checked_heap(text: str) -> str:
     size = heap_bytes(text)
     if size < MIN_HEAP:
         raise ConfigError(
-            f"memory={text!r} is too small for Spark; it must be at least 512m, better 1g"
+            f"memory={text!r} is too small for Spark; it must be at least 512m, preferably 1g"
         )
     return f"{size // MIB}m"
 

@@ -139,9 +139,8 @@ def replay(
 def _checked(begun: int, first: int) -> int:
     if first < begun:
         raise PipelineError(
-            f"this replay began with message {begun}, but the range begins with message {first}: the replay "
-            f"continues where it stopped and would skip the older messages; replay those under another --id, with "
-            f"an --until"
+            f"this replay began with message {begun}, so it would skip older messages, beginning with {first}; "
+            f"replay the older messages separately, with another --id and with --until"
         )
     return begun
 
@@ -444,8 +443,8 @@ class TopicReplay:
         """
         if not self._taken():
             raise PipelineError(
-                f"another replay of {self._source!r} took over topic {self.name!r} while this one was paused; "
-                "start it again to continue after the existing messages"
+                f"another replay of {self._source!r} took over topic {self.name!r} while this replay was paused; "
+                "run this replay again to continue after the existing messages"
             )
         args: list[str | bytes] = []
         todo = [message for message in batch if not self._is_copy(message)]
@@ -459,7 +458,7 @@ class TopicReplay:
         except LeaseLostError as error:
             raise PipelineError(
                 f"another replay with this name already sent these messages to topic {self.name!r}; "
-                "start it again to continue after them"
+                "run this replay again to continue with the next messages"
             ) from error
         return len(todo)
 

@@ -137,8 +137,8 @@ def test_nothing_gives_a_batch_without_rows():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"253402300800000-0", "outside the range of times"),
-        (b"1-2147483648", "outside the range of times"),
+        (b"253402300800000-0", "the time or sequence in entry id"),
+        (b"1-2147483648", "the time or sequence in entry id"),
         (b"soon", "not the id of a stream's entry"),
     ],
 )

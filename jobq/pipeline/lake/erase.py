@@ -178,7 +178,7 @@ def _check_columns(conditions: Sequence[Condition]) -> None:
     for condition in conditions:
         if condition.column not in known:
             raise ConfigError(
-                f"column {condition.column!r} isn't in any table, or isn't a single value; "
+                f"column {condition.column!r} can't be in a condition, because no table has it or it contains maps; "
                 f"use one of {', '.join(sorted(known))}"
             )
         if known[condition.column] == "timestamp":

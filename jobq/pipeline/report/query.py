@@ -60,7 +60,7 @@ class ReportQuery:
     def __post_init__(self) -> None:
         if self.since >= self.until:
             raise ConfigError(
-                f"--since {iso(self.since)} must be earlier than --until {iso(self.until)}; swap or widen them"
+                f"--since {iso(self.since)} must be earlier than --until {iso(self.until)}; choose an earlier --since"
             )
         zone_of(self.zone)
         for name, value in (("--objective", self.objective), ("--confidence", self.confidence)):

@@ -220,7 +220,7 @@ def _nothing(engine: SqlEngine, read: EventSource, query: ReportQuery) -> str:
     of = f" of {', '.join(query.queues)}" if query.queues else ""
     none = f"no events{of} between {iso(query.since)} and {iso(query.until)}"
     if row["first"] is None:
-        return f"{none}: no events were recorded yet"
+        return f"{none}: no events have been recorded yet"
     return f"{none}; there are events from {iso(row['first'])} to {iso(row['last'])}: widen --since and --until"
 
 
@@ -246,7 +246,7 @@ def check_range(lake: Lake, query: ReportQuery) -> str:
     if gone:
         raise PipelineError(f"{none}: {gone}")
     if not days:
-        raise PipelineError(f"{none}: no events were recorded yet")
+        raise PipelineError(f"{none}: no events have been recorded yet")
     raise PipelineError(
         f"{none}; there are events from {days[0]} to {days[-1]}: widen --since and --until"
     )

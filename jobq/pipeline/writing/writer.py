@@ -204,8 +204,8 @@ def _deliver(rows: Rows, batches: Iterator[pa.RecordBatch], delivery: Delivery) 
         if not done:
             raise
         raise BadRecordError(
-            f"{error}. {done} rows of this partition are enqueued; correct the row and write again: enqueued rows "
-            "stay unchanged"
+            f"{error}. {done} rows of this partition are enqueued; correct the row and write all rows again: "
+            "enqueued rows are skipped"
         ) from error
 
 

@@ -38,7 +38,7 @@ def test_empty_lake_is_answered_without_spark(lake, capsys):
     for command in (["report", "all"], ["lake", "audit"]):
         assert main([*command, "--lake", lake.store.uri, "--since", "7d"]) != 0
     err = capsys.readouterr().err
-    assert "no events were recorded yet" in err
+    assert "no events have been recorded yet" in err
     assert "the lake has no enqueue events" in err
 
 

@@ -357,6 +357,6 @@ def test_reports_equal_their_references_on_one_event_and_refuse_an_empty_table(e
             assert differences(report, found(engine, report, hourly), [row], hourly) == []
             assert notes == []
     empty = EventSource(lambda since, until: source(engine, []))
-    with pytest.raises(PipelineError, match="no events were recorded yet"):
+    with pytest.raises(PipelineError, match="no events have been recorded yet"):
         with report_views(engine, empty, ASKED):
             pass
