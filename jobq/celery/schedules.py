@@ -23,8 +23,8 @@ class crontab:
         ]
         if fields[2] != "*" and fields[4] != "*":
             raise ConfigError(
-                f"Celery runs a task only if both day_of_month={fields[2]!r} and day_of_week={fields[4]!r} match, "
-                f"but cron if one of them matches; set only one, and check the other in the task"
+                f"with day_of_month={fields[2]!r} and day_of_week={fields[4]!r}, Celery runs a task if both match, "
+                f"but cron runs a task if either matches; set only one field, and check the other field in the task"
             )
         #: The cron expression.
         self.cron = " ".join(fields)

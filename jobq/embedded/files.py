@@ -162,7 +162,7 @@ def check(files: ServerFiles) -> None:
         # Folders made by jobq are closed to others. A copy or a checkout may contain other users' messages.
         fault = f"is not empty, and others can read it; if all its files are yours, run chmod 700 {files.data}"
     if fault:
-        raise EmbeddedError(f"{files.data} {fault}, or set JOBQ_URL to a server")
+        raise EmbeddedError(f"{files.data} {fault}, or set JOBQ_URL to use another server")
     for path, entry in _entries(files.data):
         plain = stat.S_ISREG(entry.st_mode) or stat.S_ISDIR(entry.st_mode)
         if not plain or entry.st_uid != os.geteuid():

@@ -164,9 +164,8 @@ def refuse_exporter_threads() -> None:
     if any(thread.name.startswith(_THREADS) for thread in threading.enumerate()):
         raise ConfigError(
             "OpenTelemetry's SDK exports from a thread of this process, but a fork doesn't copy threads; start jobq "
-            "worker "
-            f"without opentelemetry-instrument, set {ENDPOINTS[0]}, and set no TracerProvider in the modules of "
-            "--import: each child sets its own"
+            f"worker without opentelemetry-instrument, and set {ENDPOINTS[0]}. Don't set a TracerProvider in imported "
+            "modules, because each child process sets a provider"
         )
 
 

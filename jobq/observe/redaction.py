@@ -280,7 +280,8 @@ def checked_pattern(name: str) -> str:
     kept = unicodedata.normalize("NFKC", name).casefold().strip()
     if not kept.strip("*?") or len(kept) > _MAX_NAME_LENGTH or "[" in kept:
         raise ConfigError(
-            f"redact={name!r:.200} is invalid; use 1 to {_MAX_NAME_LENGTH} characters, not only * and ?, and no ["
+            f"redact={name!r:.200} is invalid; use 1 to {_MAX_NAME_LENGTH} characters without [, "
+            "and at least one character other than * and ?"
         )
     return kept
 

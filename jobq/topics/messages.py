@@ -140,7 +140,9 @@ def _check(record: object) -> None:
     if not isinstance(record, Record):
         raise ConfigError(f"{record!r:.60} is not a message; pass bytes or a Record")
     if not isinstance(record.content, bytes | None) or not isinstance(record.key, str | None):
-        raise ConfigError(f"{record!r:.100}: content must be bytes or None, the key text or None")
+        raise ConfigError(
+            f"{record!r:.100}: content must be bytes or None, and key must be text or None"
+        )
 
 
 def decoded(entry: Sequence[Any]) -> TopicMessage:

@@ -109,8 +109,8 @@ class RedismqTopic:
         reply = self.client.command("GET", key)
         if reply and not (reply.isdigit() and len(reply) <= MAX_INDEX_LENGTH):
             raise ScriptError(
-                f"{key} holds {reply[:40]!r}, which is not an index; SET it to an index, or delete the topic or "
-                "unsubscribe the group that it belongs to"
+                f"{key} holds {reply[:40]!r}, which is not an index; set the key to an index, "
+                "delete the topic, or unsubscribe the group"
             )
         return int(reply or 0)
 
@@ -218,9 +218,7 @@ class RedismqReader:
             return 1
         following = last + 1 if place == "latest" else place
         if not isinstance(following, int) or isinstance(place, bool):
-            raise ConfigError(
-                f"{place!r} is not a position here; use 'earliest', 'latest' or an index"
-            )
+            raise ConfigError(f"{place!r} is not a position; use 'earliest', 'latest' or an index")
         if not 1 <= following <= last + 1:
             raise self._out(following, last)
         self.topic.client.command("SET", self.position_key, following - 1)

@@ -195,7 +195,7 @@ def parse(
         term = _term(reader, column, keys)
         if term.path and not may_see_arguments:
             raise FilterError(
-                "arg. needs the 'arguments' right, which this login does not have", column
+                "filtering by 'arg.' needs the 'arguments' right, which this login lacks", column
             )
         terms.append(term)
     return Filter(text.strip(), tuple(terms))

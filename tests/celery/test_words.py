@@ -127,7 +127,7 @@ def test_declaration_that_cannot_hold_is_refused(app):
 
     with pytest.raises(ConfigError, match=r"decorate it with @jobq\.job"):
         app.task(fetch)
-    with pytest.raises(ConfigError, match="match, but cron if one of them matches"):
+    with pytest.raises(ConfigError, match="cron runs a task if either matches"):
         crontab(day_of_month=1, day_of_week="mon")
     with pytest.raises(ImportError, match="worker_ready"):
         exec("from jobq.celery.signals import worker_ready")

@@ -73,7 +73,9 @@ def test_mistake_is_named_with_its_column(text: str, column: int, says: str):
 
 
 def test_arguments_need_the_right_to_see_them():
-    with pytest.raises(FilterError, match=r"column 7: arg\. needs the 'arguments' right"):
+    with pytest.raises(
+        FilterError, match=r"column 7: filtering by 'arg\.' needs the 'arguments' right"
+    ):
         parse("mid:a arg.0:x")
     assert parse("mid:a arg.0:x", may_see_arguments=True).terms[1].path
 

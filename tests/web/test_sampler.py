@@ -56,7 +56,7 @@ def test_pages_show_queues_in_use_and_count_others_when_the_list_is_too_long(
         page = visitor.get(path)
         assert (
             page.status_code == 200
-            and "These figures leave out 10 names of the list of queues." in page.text
+            and "The list of queues has 10 names that these figures ignore." in page.text
         )
     assert visitor.get("/queues/low").status_code == 200
     assert visitor.get("/queues/a1").status_code == 404

@@ -75,7 +75,7 @@ class AccessSettings:
                 networks.append(ip_network(text))
             except ValueError as error:
                 raise ConfigError(
-                    f"{text!r:.100} is not a network of proxies; write it like 10.0.0.0/8, 127.0.0.1 or unix"
+                    f"{text!r:.100} is not a proxy's address; use an address or network such as 10.0.0.0/8, or unix"
                 ) from error
         return tuple(networks)
 

@@ -60,7 +60,7 @@ class WebExporter:
             from jobq.pipeline.lake.inspection import backlog
             from jobq.pipeline.lake.lake import Lake
         except ModuleNotFoundError as error:
-            raise LakeError(f"its backlog needs {error.name}; {install('spark')}") from error
+            raise LakeError(f"backlog figures need {error.name}; {install('spark')}") from error
         lake = Lake.open(self._settings.lake, self._settings.storage)
         backlogs = backlog(lake, self._client, source=self._settings.source)
         return {

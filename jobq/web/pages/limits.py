@@ -174,7 +174,7 @@ def change_key(request: Request) -> Response:
 def _limits(given: dict[str, str]) -> dict[str, Any]:
     if not given:
         raise ConfigError(
-            "no limit given; fill in at least one field, or enter none to remove a limit"
+            "no limit given; fill in at least one field, or enter 'none' in a field to remove its limit"
         )
     return {field: _limit(field, text) for field, text in given.items()}
 
@@ -186,6 +186,6 @@ def _limit(field: str, text: str) -> int | str | None:
         return text
     if not text.isdecimal():
         raise ConfigError(
-            f"{field} {text!r} is not a whole number; enter a number, none for no limit, or leave the field empty"
+            f"{field} {text!r} is not a whole number; correct it, enter 'none' for no limit, or leave the field empty"
         )
     return int(text)
