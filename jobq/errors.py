@@ -33,14 +33,14 @@
         ├── DataLossError
         └── BadRecordError
 
-    Outcome              raised by a handler on purpose, so outside the root
+    Outcome              Handlers raise these on purpose. They don't derive from JobqError.
     ├── Retry
     ├── Dead
     └── Snooze
         └── HoldKey
 
-    JobTimeout           jobq raises these two in a handler. They derive from BaseException, not from
-    JobAborted           JobqError, so the handler's ``except Exception`` doesn't catch them.
+    JobTimeout           jobq raises these two in a handler. They derive from BaseException, so the
+    JobAborted           handler's ``except Exception`` doesn't catch them.
 
 Names of errors end in ``Error``; modules add their own subclasses. The first line of a docstring is the
 default message. A message states the problem, the value and the remedy. Passwords in URLs are masked.
@@ -68,9 +68,10 @@ _HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^:,]*)(?::\d{1,5})?(?:,|$))*")
 
 
 def masked(url: str) -> str:
-    """Return a URL without its user, its password, and the value of a query key such as `password`.
+    """Return a URL with its user, its password and secret query values masked.
 
-    A password may contain `/ : @ # ? &`, so all text before the last `@` is masked, and all text after such a key.
+    A password may contain `/ : @ # ? &`, so the function masks all text before the last `@` and all text after a query
+    key such as `password`.
     """
     for key in _QUERY_KEY.finditer(url):
         if _SECRET_KEY.search(unquote(key[1])):
@@ -258,7 +259,7 @@ class GroupNotFoundError(JobqError):
 
 
 class OutOfRangeError(JobqError):
-    """The topic has no message with this index: it was dropped, or not appended yet.
+    """The topic has no message with this index: the message was dropped, or isn't written yet.
 
     `position` is the requested index; `first` and `last` are the topic's current range.
     """
@@ -316,7 +317,7 @@ class Retry(Outcome):
 
 
 class Dead(Outcome):
-    """Don't retry: the message is dead immediately, with this reason."""
+    """Dead-letter the message with this reason instead of retrying it."""
 
     def __init__(self, reason: str = "the job gave up") -> None:
         self.reason = str(reason)

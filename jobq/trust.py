@@ -71,7 +71,7 @@ def project(working: Path) -> Search:
 
 
 def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
-    """Return which other users own or can write to a file or folder, or '' if it is trusted.
+    """Return how another user can change a file or folder; '' if no other user can.
 
     A sticky folder counts as writable, because other users can add files, even if they can't replace your files.
     """

@@ -120,9 +120,9 @@ def statuses(queue: Queue, mids: Sequence[str]) -> dict[str, str]:
 
 
 def results_at(queue: Queue, mids: Sequence[str]) -> dict[str, bytes]:
-    """Return the stored results of members. Members whose results the flow already has are left out.
+    """Return members' stored results by mid. Members without a stored result are left out.
 
-    A key of another type counts as no result. Raises UnavailableError after any other error.
+    A key that isn't a list counts as no result. Raises UnavailableError if a key can't be read for another reason.
     """
     if not mids:
         return {}

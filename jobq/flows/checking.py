@@ -167,7 +167,7 @@ class FlowCheck:
     def _live(self, store: FlowStore, step: StepView) -> Iterator[int]:
         """Yield the numbers of members that haven't ended.
 
-        The last chunk of an unsealed map is left out, because it may not be enqueued yet.
+        The last chunk of an unsealed map is left out, because its members might not be enqueued yet.
         """
         until = step.facts.size - (0 if step.facts.sealed else PER_CHUNK)
         cursor = 0

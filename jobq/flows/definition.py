@@ -219,7 +219,7 @@ class MapStep(FlowStep, Generic[R]):
     def calls(
         self, items: Iterable[Any], first: int = 0
     ) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
-        """Yield the arguments of each item's call. A tuple contains all positional arguments.
+        """Yield the arguments of each item's call. An item that is a tuple contains all positional arguments.
 
         Args:
             first: Number of the first item.
@@ -475,7 +475,7 @@ class StepList:
         return self._add(TimerStep(self, self._name(name, None), self._after(after, "done"), at_s))
 
     def add_reference(self, ref: ResultOf, after: dict[str, When]) -> None:
-        """Make a step depend on the step whose result it uses, and make the latter store its result."""
+        """Add the step of `ref` to the dependencies `after`. Store that step's result if `ref` needs the result."""
         source = ref.step
         if source.owner is not self:
             raise ConfigError(

@@ -1,9 +1,9 @@
-"""Delivers the records in queues' outboxes to flows, and enqueues the next steps of the flows.
+"""Delivers records from queues' outboxes to flows, and enqueues the flows' next steps.
 
 A drainer reads records, applies them to the flows, enqueues ready steps, and deletes the records last. If the drainer
-dies earlier, the next drainer repeats the work. Repetition is safe, because each member counts only once, and a step
-stays in the flow until it is enqueued. If the client requires durability on disk or replicas, the drainer deletes the
-records only after all changed nodes have confirmed this durability.
+dies before the deletion, the next drainer repeats the work. The repetition is safe, because each member counts only
+once, and a step stays in the flow until it is enqueued. If the client requires durability on disk or replicas, the
+drainer deletes the records only after all changed nodes have confirmed this durability.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _add_done(by_run: Heard, entry_id: str, member: Member, numbers: Sequence[in
 
 
 def _members_of_a_map(text: bytes) -> tuple[Member, list[int]] | None:
-    """Return the first member and all numbers if an entry only reports done members of one step; else None."""
+    """Return the first member and all member numbers if an entry only reports done members of one step; else None."""
     if not text.startswith(b"done\x1f~"):
         return None
     first = text.partition(b"\x1e")[0]

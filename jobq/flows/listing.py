@@ -174,7 +174,7 @@ def _rows(client: Client, indexed: Sequence[tuple[str, int]]) -> Iterator[FlowRo
 
 
 def is_flow(flow: str) -> bool:
-    """Whether a text can be the id of a flow."""
+    """Return whether `flow` is a valid flow id."""
     try:
         return bool(checked_flow(flow))
     except ConfigError:

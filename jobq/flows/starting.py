@@ -314,11 +314,11 @@ def _too_long(step: MapStep[Any]) -> None:
 
 
 def add_members(client: Client, run: str, step: MapStep[Any], home: str) -> None:
-    """Enqueue a map's members while its items are read. Members that an interrupted call enqueued are skipped.
+    """Enqueue a map's members while its items are read. Members from an earlier, interrupted call are skipped.
 
-    If an item can't become a call, the map fails. If the iterable itself raises an exception, the map stays open, and
-    the same call can continue it. If the map's key has too many waiting messages, this waits; after half a minute, it
-    raises KeyFullError. Repeat the call to continue.
+    If an item can't become a call, the map fails. If the iterable itself raises an exception, the map stays open. If
+    too many messages of the map's key are waiting, the call waits. It raises KeyFullError after half a minute without
+    progress. After either exception, repeat the call to continue.
 
     Args:
         run: The flow with its run id.

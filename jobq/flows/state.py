@@ -41,10 +41,10 @@ STOPPED_MS = 60_000
 
 
 class Edge(JsonRecord):
-    """A dependency: the step that another step waits for.
+    """A dependency on `step`.
 
     Attributes:
-        when: How the step must end.
+        when: How `step` must end.
     """
 
     step: str

@@ -135,7 +135,7 @@ class FlowStore:
     def items(self, step: str, queue: str, chunk: int) -> Sequence[bytes]:
         """Return the stored calls of a chunk; [] after the last chunk.
 
-        Raises ConfigError if the proof doesn't permit them to run in `queue`.
+        Raises ConfigError if the chunk doesn't prove that its author may write to `queue`.
         """
         [packed] = self._read("items", [f"{step}:{chunk}"])
         stored = [] if packed is None else unpacked_items(packed)

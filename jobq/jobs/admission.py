@@ -1,7 +1,7 @@
-"""Limits that a job must pass before it starts: `@job(limits=[…])`.
+"""Checks a job's limits, set with `@job(limits=[…])`, before the job starts.
 
-A rejected job is snoozed; its attempt isn't counted. The limits themselves are in `jobq.limits`; this module has the
-interfaces for executors and workers.
+If a limit rejects the job, the job is snoozed, and the attempt isn't counted. `jobq.limits` implements the limits;
+this module has the interfaces for executors and workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jobq.events import ago_ms, attempt_record, trace_id
 from jobq.jobs.context import Call, failure_log
 from jobq.queue.types import Ending
 
-#: How long a job waits if a limit can't be checked: because the server is away, or after another error.
+#: How long a job waits if the server is unreachable, or if another error prevents the check of a limit.
 UNREACHABLE_S, BROKEN_S = 1.0, 5.0
 #: Maximum number of slots of limits in one process.
 MAX_HOLDINGS = 512

@@ -101,12 +101,12 @@ ENCODE, DECODE = ValueType.encoded, ValueType.decoded
 
 
 class _Parameters(NamedTuple):
-    """The types of a function's parameters; None if values of a parameter aren't converted.
+    """The types of a function's parameters and result; None if a value isn't converted.
 
     Attributes:
-        positions: Name and type by position.
+        positions: Names and types of positional parameters.
         rest: Name and type of `*args`.
-        keywords: Types by name, for arguments that a keyword may pass.
+        keywords: Types, by name, of parameters that accept keyword arguments.
         more: The type of `**kwargs`.
     """
 

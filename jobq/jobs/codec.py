@@ -76,9 +76,9 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     Attributes:
         enqueued_at: Epoch ms by the producer's clock, 0 if unknown.
         not_after: Epoch ms after which a sealed call doesn't run; 0 for no limit.
-        nonce: Makes equal calls differ.
-        remember_ms: How long the message's outcome is kept, in ms, for programs that don't know its job; 0 if it
-            isn't kept.
+        nonce: Random text that makes each sealed call unique.
+        remember_ms: Time in ms to keep the message's outcome; 0 doesn't keep it. Programs that don't know the job use
+            this time.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -232,7 +232,7 @@ def checked_size(content: bytes, what: str, limit: int = LIMIT) -> None:
 
 
 def decode(content: bytes) -> Envelope:
-    """Decode a call; raise CodecError, which explains the error without quoting the content."""
+    """Decode a call. If `content` isn't a call, raise a CodecError that doesn't quote the content."""
     if len(content) > HARD_LIMIT:
         raise CodecError(f"content of {len(content):,} bytes is over the limit of {HARD_LIMIT:,}")
     try:
@@ -261,7 +261,7 @@ def decode_any(content: bytes) -> Any:
 
 
 def encode_plain(value: Any, what: str) -> bytes:
-    """Encode a value as JSON by the rules for arguments; errors call the value `what`."""
+    """Encode a value as JSON by the rules for arguments. Error messages name the value `what`."""
     check(value, what)
     try:
         return _write(value)

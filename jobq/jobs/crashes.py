@@ -60,7 +60,7 @@ class MonitorListener:
     """
 
     def open(self) -> None:
-        """Called in the supervisor before each fork of the monitor, to open resources that should fail early."""
+        """Called in the supervisor before each fork of the monitor. If it raises an error, the monitor isn't forked."""
 
     def close(self) -> None:
         """Called in the supervisor after the fork, to close the resources that `open` opened."""

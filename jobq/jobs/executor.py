@@ -259,7 +259,7 @@ class Executor:
         The job runs in a copy of the context, so changes to context variables don't outlive the job.
 
         Args:
-            told_to_stop: Returns whether the worker stopped the job. Otherwise, a JobAborted error is a failure.
+            told_to_stop: Returns whether the worker stopped the job. If not, a JobAborted error is a failure.
         """
         context = copy_context()
         if self._copies_decimal:
@@ -338,7 +338,8 @@ class Executor:
         """Run an async job on this thread's event loop, concurrently with other jobs. Return the attempt's `Ending`.
 
         Args:
-            told_to_stop: See `run`. If the worker didn't stop the job, a CancelledError is also a failure.
+            told_to_stop: Returns whether the worker stopped the job. If not, a JobAborted or CancelledError is a
+                failure.
             admitted: Whether the job's limits have already admitted the call.
             logged: Whether this attempt already has a log.
         """

@@ -1,6 +1,6 @@
 """Stored facts about an error: its class, a fingerprint, and text for people who look at dead messages.
 
-Local variables are never kept; the only values are in the error's message. Passwords in URLs are masked.
+Local variables are never stored. Their values appear only in the error's message. Passwords in URLs are masked.
 """
 
 from __future__ import annotations

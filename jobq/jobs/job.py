@@ -540,7 +540,7 @@ class Job(Generic[P, R]):
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """The parameters of its function, by name."""
+        """The parameters of the job's function, by name."""
         return self._signature.parameters
 
     @property

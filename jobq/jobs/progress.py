@@ -18,7 +18,7 @@ class Progress(NamedTuple):
 
     Attributes:
         fraction: Completed share, from 0 to 1.
-        note: A text for people.
+        note: Text to show to people.
         data: The reported `data`; None if there is none.
     """
 

@@ -93,9 +93,9 @@ def _status(receipt: Receipt[Any]) -> Steps[Status]:
 
 
 def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
-    """Find the partition that has the message, and bind the receipt to it. Return whether the receipt changed.
+    """Find the message's partition, and bind the receipt to that partition. Return whether the receipt changed.
 
-    A receipt doesn't know the partition if it was made from a mid, for example.
+    For example, a receipt that was made from a mid doesn't know the partition.
     """
     queue = receipt.bound_queue
     if is_partition(queue.name):
@@ -109,8 +109,8 @@ def _is_elsewhere(receipt: Receipt[Any]) -> Steps[bool]:
 def state(receipt: Receipt[Any]) -> Steps[State]:
     """Return the message's public state.
 
-    The status of a live message determines the state. Otherwise, the latest record does: the stored outcome or the dead
-    message.
+    A live message's state comes from its status. An ended message's state comes from its stored outcome or its dead
+    message, whichever is newer.
     """
     known = yield from _status(receipt)
     return (yield from _state(receipt, known))

@@ -213,10 +213,10 @@ class Receipt(Generic[R]):
         return self.state().progress
 
     def follow(self) -> Iterator[State]:
-        """Yield the state, and each change of state or progress, until the message ends.
+        """Yield the state now and after each change, including changes of progress, until the message ends.
 
-        It queries the server twice a second. Raises UnavailableError if the server doesn't answer within the client's
-        patience; call it again to continue.
+        The state is read twice a second. Raises UnavailableError if the server stays unreachable; call `follow` again
+        to continue.
         """
         states: Iterator[State] = _calls().follow(self)
         return states
@@ -227,11 +227,11 @@ class Receipt(Generic[R]):
         return states
 
     def opened(self, purpose: Purpose, text: str) -> str:
-        """Decrypt or verify a text of the message, including the data of a progress report."""
+        """Decrypt or verify the message's stored `text`, including the data of a progress report."""
         return opened_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def shown(self, purpose: Purpose, text: str) -> str:
-        """Return a readable text of the message, decrypted if necessary, without the data of a progress report."""
+        """Decrypt or verify the message's stored `text` for display, without the data of a progress report."""
         return shown_text(seal_of(self.bound_queue.client), purpose, self.queue, self.mid, text)
 
     def __repr__(self) -> str:

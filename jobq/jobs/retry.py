@@ -133,7 +133,7 @@ def listed(waits: Sequence[Duration]) -> Listed:
 
 
 def wait_s(policy: Policy, failures: int, error: BaseException) -> float | None:
-    """Return the policy's wait in seconds, at most ten years; None to give up. Raises ConfigError for other values."""
+    """Return the policy's wait in seconds, up to ten years; None to give up. Raises ConfigError for an invalid wait."""
     answer = policy(failures, error)
     if answer is None:
         return None
@@ -165,7 +165,7 @@ DEFAULT_POLICY = exponential()
 
 
 class Decision(NamedTuple):
-    """How an attempt ends. `why` explains it in the reason of a dead message."""
+    """How an attempt ends. If the message dies, `why` becomes part of the stored reason."""
 
     outcome: AfterError
     after_s: float = 0.0

@@ -94,7 +94,7 @@ class Seal:
         return self._signed(queue, mid, content, key_id)
 
     def close_text(self, queue: str, mid: str, text: str, like: bytes = b"") -> str:
-        """Seal a text, and return the sealed text; see `close`."""
+        """Seal `text`; see `close`."""
         sealed = self.close(queue, mid, text.encode(), like)
         if not self._encrypts:
             return sealed.decode()
@@ -197,8 +197,7 @@ def opened(seal: Seal | None, queue: str, mid: str, content: bytes) -> bytes:
 def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
     """Decrypt or verify a progress report or an error for display. If that fails, return the failure in parentheses.
 
-    Texts without a seal are returned unchanged. For example, jobq stores such a text after a worker died, but anyone
-    can store one without a key. The data of a progress report is left out.
+    Unsealed text, which anyone could have stored, is returned unchanged. The data of a progress report is left out.
     """
     shown = opened_text(seal, purpose, queue, mid, text)
     return shown_progress(shown) if purpose == "progress" else shown

@@ -90,7 +90,7 @@ def is_over(status: Status) -> bool:
 
 
 def live_state(status: Status, progress: Progress | None = None, traceback: str = "") -> State:
-    """Return the state of a live message, with decrypted `progress` and `traceback` of its latest attempt."""
+    """Return the state of a live message. `progress` and `traceback` are from its latest attempt, already decrypted."""
     word = state_word(status)
     if status.word == "done-with-requeue":
         # Newer content. The queue still describes the earlier run, which is over.

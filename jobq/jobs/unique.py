@@ -72,7 +72,7 @@ class Unique:
         return f"={name}:{digest[:DIGEST_CHARACTERS].decode()}"
 
     def shown(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a text that identifies a call in errors, such as `send=7`."""
+        """Return a short name of a call for error messages, such as `send=7`."""
         value = self._value(args, kwargs)
         values = value.values() if isinstance(value, dict) else [value]
         text = ",".join([_encode(value).decode() for value in values])

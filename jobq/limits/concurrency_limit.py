@@ -111,7 +111,7 @@ class SlotLease:
                 self._log_kept(error)
 
     async def aleave(self) -> None:
-        """Give the slot back without blocking the event loop."""
+        """Free the slot without blocking the event loop."""
         if self._end():
             try:
                 await self.calls.aio.perform(self.leave_steps())
@@ -168,7 +168,7 @@ class SlotLease:
             self._table.drop(self._index, self._entry)
 
     def renew_steps(self) -> Steps[None]:
-        """Renew the lease. The slot is `lost` if the lease had ended and no slot is free."""
+        """Renew the lease. If the lease has already ended and all slots are in use, `lost` becomes True."""
         sent_at = boot_ns()
         values: Values = {
             "now": "",

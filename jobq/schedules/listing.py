@@ -125,7 +125,7 @@ def known_if_readable(client: Client) -> dict[str, list[WorkerCode]] | None:
 def of_queue(
     known: Mapping[str, Sequence[WorkerCode]] | None, queue: str
 ) -> Sequence[WorkerCode] | None:
-    """Return the names that the workers of a queue declare; None if they are unknown."""
+    """Return the jobs and schedules that each worker of a queue declares; None if they are unknown."""
     return None if known is None else known.get(queue, ())
 
 
@@ -144,7 +144,7 @@ def state_of(row: ScheduleRow, known: Sequence[WorkerCode] | None, is_queue_paus
     """Return why a schedule's ticks aren't enqueued, or why its jobs don't run; '' if the schedule works.
 
     Args:
-        known: Declared names of the queue's workers; None if they are unknown.
+        known: Jobs and schedules that the queue's workers declare; None if they are unknown.
     """
     if row.state or row.schedule is None:
         return row.state

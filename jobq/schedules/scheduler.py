@@ -202,7 +202,7 @@ class Scheduler:
                     schedules.ticks[name] = schedules.ticks[name]._replace(last_ms=int(last_ms))
 
     def _all(self, index: int, definitions: Mapping[str, str]) -> list[Schedule]:
-        """Return the schedules that this worker's code declares, and added schedules whose jobs it knows."""
+        """Return the schedules that this worker's code declares, and schedules that commands added for its jobs."""
         declared = self._declared[index]
         schedules = list(declared.values())
         for name, text in definitions.items():
@@ -270,13 +270,13 @@ def enqueue_tick(
     at_once: bool = False,
     now: int | None = None,
 ) -> Ticked:
-    """Enqueue the call of a tick.
+    """Enqueue a schedule's job for one tick.
 
-    Middleware isn't applied, because the supervisor makes this call. Connections that middleware opens there would be
-    shared by all forked children.
+    Middleware isn't applied, because its connections would be opened in the supervisor and shared by all forked
+    children.
 
     Args:
-        at_once: Enqueue the call regardless of the schedule's ticks.
+        at_once: Enqueue the job immediately, and leave the schedule's ticks unchanged.
     """
     try:
         call = job.decoded(list(schedule.args), dict(schedule.kwargs))
