@@ -338,7 +338,7 @@ class SharedConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection was unused for a while, so that the peer may have disappeared without closing it."""
+        """Whether the connection has been idle long enough for the peer to have disappeared without closing it."""
         if self._proof is not None:
             return True
         return not self._waiting and self._loop.time() - self._progress > IDLE_S

@@ -1,6 +1,6 @@
-"""Two clocks: one for leases and repeated calls, which also runs while the machine sleeps, and the time of day.
+"""Two clocks: `boot_ns` for leases and repeated calls, and `wall` for the time of day.
 
-The time of day is the host's, unless tests have moved it.
+`boot_ns` keeps running while the machine sleeps.
 """
 
 from __future__ import annotations

@@ -129,9 +129,9 @@ def drop_library(client: Nodes, name: str) -> None:
 
 
 def check_library(client: Nodes, wanted: Library | None = None) -> None:
-    """Raise ScriptError unless every node has the library, byte for byte. Default: the library of this version.
+    """Raise ScriptError if a node lacks the library or has different code for it. Default: this version's library.
 
-    If the user has no right to list libraries, the check passes; calls of missing functions will raise errors.
+    If the user may not list libraries, the check passes. Calls to missing functions then raise errors.
     """
     wanted = wanted or library()
     own = wanted.name.startswith(PREFIX)

@@ -58,7 +58,7 @@ REPEAT_S = RECORD_S / 2
 BYTES_PER_CALL = 4 * 1024 * 1024
 #: A reply that requests the same call again, because one call may not do all the work.
 AGAIN = b"again"
-#: The reply of a script for plain calls if the call isn't plain. The call changed nothing.
+#: Reply of a script for plain calls if the call needs the general script. The call changed nothing.
 GENERAL = b"general"
 #: Maximum number of consecutive calls that use the general script without trying the script for plain calls.
 MAX_SKIPPED = 32
@@ -241,8 +241,8 @@ class CallState:
 
         Args:
             tries: Earlier tries of this call.
-            renew: Makes the same command with a new number, for use after the old number has expired. Only calls that
-                also contain tokens of attempts may have this function.
+            renew: Returns the same command with a new number, for a repeat after the old number has expired. Pass
+                this only if attempt tokens make such a repeat safe.
         """
         self._client = client
         self.command = command
@@ -533,7 +533,7 @@ class NumberedCall(Generic[T]):
 
         Args:
             read: Turns the raw reply into the result.
-            older: Makes the call to repeat, from the earlier tries and the age of the first call in ms.
+            older: Returns an updated state for a delayed call, given its earlier tries and its age in ms.
         """
         self._client, self._key, self._state = client, key, state
         self._older, self._is_sent = older, False
@@ -599,7 +599,7 @@ class BoundScript:
         Args:
             keys: The script's keys, without the key of the caller's record.
             call_key: Prefix of the key of a caller's record; the caller's id follows.
-            what: Name of the queue or limit for errors, such as "queue 'low'".
+            what: Name of the queue or limit in error messages, such as "queue 'low'".
         """
         self._client = client
         self._call_key, self._what = call_key, what
@@ -631,7 +631,7 @@ class BoundScript:
         return self._client.perform(keys[0], CallState(self._client, command, self.script))
 
     async def arun(self, driver: AsyncDriver, values: Values, rest: Sequence[Argument] = ()) -> Any:
-        """Make the call of `run` with an asyncio client."""
+        """Make the same call as `run` with an asyncio client."""
         return await driver.perform(self.keys[0], self.state(values, rest))
 
     def call(
@@ -651,7 +651,8 @@ class BoundScript:
         Args:
             extra_keys: Keys that follow the key of the caller's record.
             by: See `Client.perform`.
-            fenced: Allow a new number for a late repetition. The script must also check the tokens of attempts.
+            fenced: After the call's number has expired, repeat the call under a new number. Pass True only if attempt
+                tokens make this safe.
         """
         state = self.numbered(caller, values, rest, extra_keys, fenced=fenced)
         reply = self._client.perform(self.keys[0], state, by)
@@ -667,7 +668,7 @@ class BoundScript:
         rest: Sequence[Argument] = (),
         **options: Any,
     ) -> Any:
-        """Make the call of `call` with an asyncio client.
+        """Make the same call as `call` with an asyncio client.
 
         Args:
             options: The options `extra_keys` and `fenced` of `call`.
@@ -725,10 +726,7 @@ class BoundScript:
         self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
         fenced: bool, extra_keys: Sequence[str] = (),
     ) -> CallState:  # fmt: skip
-        """Return a call that has the same number as the caller's last call.
-
-        The new call repeats the last call, or makes the same call with another script.
-        """
+        """Return a call that repeats the caller's last call under the same number, maybe with another script."""
         tail = packed((caller.number, *self.script.order_numbered(values), *rest))
         head, nwords = self._head_of(caller, extra_keys), self._nwords + len(extra_keys) + len(rest)
         command = b"*%d\r\n%b%b" % (nwords, head, tail[tail.index(b"\n") + 1 :])
@@ -776,12 +774,12 @@ class PlainFirst:
     def __init__(self) -> None:
         #: Number of calls to send to the general script before the plain script is tried again. Senders count it down.
         self.skip = 0
-        #: Number of calls of the plain script since the last call that wasn't plain. Senders count it up.
+        #: Number of calls sent to the plain script since the last GENERAL reply. Senders count it up.
         self.sent = 1
         self._most = 0
 
     def answered_general(self, instead: CallState) -> CallState:
-        """Record that the last call wasn't plain, and return `instead`, the call that replaces it."""
+        """Record that the last call needs the general script. Return `instead`, the same call with that script."""
         is_next = self.sent <= 1
         self._most = min(MAX_SKIPPED, 2 * self._most or 1) if is_next else 0
         self.skip, self.sent = self._most, 0
@@ -827,7 +825,7 @@ class TimedScript(BoundScript):
         self, caller: Caller, values: Values, rest: Sequence[Argument], tries: Tries | None,
         fenced: bool, extra_keys: Sequence[str] = (),
     ) -> CallState:  # fmt: skip
-        """Return a call that has the same number as the caller's last call."""
+        """Return a call with the same number as the caller's last call."""
         return super().under(caller, self._timed(values), rest, tries, fenced, extra_keys)
 
     def _timed(self, values: Values) -> Values:
@@ -841,7 +839,7 @@ class BoundScripts(dict[str, BoundScript]):
         area: Name of the folder.
         prefix: Prefix of the keys; `<prefix>call:<caller>` is the key of a caller's record.
         key: Returns the key for a name in the Lua source.
-        what: Name of the queue or limit for errors, such as "queue 'low'".
+        what: Name of the queue or limit in error messages, such as "queue 'low'".
     """
 
     def __init__(

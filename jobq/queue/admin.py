@@ -109,7 +109,7 @@ class Admin:
         return folded([own, *run_all(self.client, calls)])
 
     def sample_call(self) -> ScriptCall[Sample]:
-        """Return a call of `sample` to send together with other calls. The sample doesn't include partitions."""
+        """Return a `sample` call to send together with other calls. The sample doesn't include partitions."""
         script = self.scripts["counts"]
         return ScriptCall(script.script, script.keys, (), _sample)
 
@@ -131,7 +131,7 @@ class Admin:
     def content_call(
         self, place: Place, offset: int, limit: int, *, now: int | None = None
     ) -> ScriptCall[Page]:
-        """Return a call of `content` to send together with other calls."""
+        """Return a `content` call to send together with other calls."""
         script = self.scripts["content"]
         values = {"place": place, "offset": offset, "limit": limit, "now": moment(now)}
         args = script.script.order(values)
@@ -243,7 +243,7 @@ class Admin:
         return sorted(messages, key=_newest_first)[:1]
 
     def dead_call(self, mid: str) -> ScriptCall[list[DeadMessage]]:
-        """Return a call of `dead` for one mid, to send together with other calls."""
+        """Return a `dead` call for one mid, to send together with other calls."""
         script = self.scripts["dead"]
         args = script.script.order({"mid": mid, "offset": 0, "limit": 1})
         return ScriptCall(script.script, script.keys, args, _dead_page)
@@ -427,10 +427,10 @@ class Admin:
         return "GETRANGE", where, 0, MAX_LOG_LENGTH - 1
 
     def retention(self, most: int | None = None, age: Duration | None = None) -> DeadLimits:
-        """Set how many dead messages the queue keeps, and for how long; return the limits in force.
+        """Set how many dead messages the queue keeps, and for how long. Return the limits in force.
 
-        Omitted limits stay unchanged. Messages beyond either limit are deleted, oldest first, a few at a time: when
-        other messages are dead-lettered, and during upkeep.
+        Omitted limits stay unchanged. Whenever a message is dead-lettered, and during upkeep, the queue deletes a few
+        of the oldest dead messages beyond a limit.
         """
         if most is not None and not 1 <= most <= MAX_DEAD:
             raise ConfigError(
@@ -454,7 +454,7 @@ class Admin:
         )
 
     def call_on_dead(self) -> None:
-        """Enable on_dead functions: for each newly dead-lettered message, enqueue a call of its job's function."""
+        """Make the queue enqueue a call to the job's on_dead function whenever a message is dead-lettered."""
         self.scripts["retention"].run({"most": "", "age_ms": "", "on_dead": "1"})
 
     def fsck(self) -> list[Violation]:
@@ -469,7 +469,7 @@ class Admin:
         return _schedules(self.scripts["schedules"].run({"now": moment(now), "limit": log}))
 
     def schedules_call(self, log: int = 0) -> ScriptCall[Schedules]:
-        """Return a call of `schedules` to send together with other calls."""
+        """Return a `schedules` call to send together with other calls."""
         script = self.scripts["schedules"]
         args = script.script.order({"now": moment(None), "limit": log})
         return ScriptCall(script.script, script.keys, args, _schedules)

@@ -44,7 +44,7 @@ class Audited:
         finished: Done, dead, expired, cancelled or cleared messages.
         duplicates: Number of runs that may have repeated a message's work, because a worker died or a lease was lost.
         superseded: Messages that newer content replaced.
-        earlier: Number of ends of messages accepted before `since_ms`.
+        earlier: Messages accepted before `since_ms`, but finished in the range.
         unreadable: Events with an unreadable column. If their kind and mid are readable, they still count.
         clock_jumps: How often the server's clock was set back.
     """

@@ -132,7 +132,7 @@ class Bin:
         return words
 
     def holds(self, taken: Taken, *ids: str) -> list[bool]:
-        """Return whether the bin has each message. Pass mids; if `taken` is 'dead' or 'revived', pass dead ids."""
+        """For each id, return whether the bin contains it. Pass mids, or dead ids if `taken` is 'dead' or 'revived'."""
         reply = self.client.command("HMGET", self.key, *(f"{taken[0]}{id_}" for id_ in ids))
         return [field is not None for field in reply]
 

@@ -66,7 +66,7 @@ def minutes_in(ring: bytes | None, now_minute: int) -> list[ChartMinute]:
 
 
 def kept_minutes(client: Client, queue: str, now_minute: int) -> list[ChartMinute]:
-    """Return a queue's minutes of the last day, oldest first. Unrecorded minutes repeat the previous figures.
+    """Return a queue's figures per minute of the last day, oldest first. A missing minute repeats the previous figures.
 
     Args:
         queue: Name of the queue; '' means the sum of all queues.

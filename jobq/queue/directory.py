@@ -103,9 +103,9 @@ def _used(client: Client, names: Sequence[str]) -> list[str]:
 
 
 def _used_first(client: Client, names: Sequence[str]) -> list[str]:
-    """Return the names of queues that workers serve, then the names of other queues with keys.
+    """Return the served queues' names, then the names of unserved queues that have Redis keys.
 
-    Other names are left out. If a queue's keys can't be checked, its name is kept.
+    If the keys of an unserved queue can't be checked, its name is also returned.
     """
     try:
         workers = presence.workers(client)

@@ -1,8 +1,8 @@
-"""Find problems, present and future, of the servers of a deployment.
+"""Find current and future problems with a deployment's servers.
 
-`findings` queries every node for its Facts. This only reads, in about a hundred round trips per node, most of them
-PINGs. Pure functions turn Facts into Findings about one subject each. The level `fail` means that jobq loses
-messages or can't work on this server, `warn` that the problem needs a person's attention.
+`findings` doesn't write to the servers. It queries every node for its Facts, in about a hundred round trips, most of
+them PINGs. Pure functions turn Facts into Findings, one function per subject. The level `fail` means that jobq loses
+messages or can't work on the server. The level `warn` means that a person should solve the problem.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROBE = "doctor"
 PROBES = 10_000
 Level = Literal["ok", "warn", "fail"]
 GIB = 1024**3
-#: hash-max-listpack-entries of embedded servers: larger hashes aren't searched from their beginning.
+#: hash-max-listpack-entries of embedded servers: larger hashes aren't searched linearly.
 LISTPACK = 8
 #: Release line -> its first patch release without CVE-2025-49844, -46817, -46818 and -46819.
 FIXED: dict[str, dict[tuple[int, int], int]] = {
@@ -522,7 +522,7 @@ def latency(facts: Facts) -> Iterator[Finding]:
 
 
 def hashes(facts: Facts) -> Iterator[Finding]:
-    """Check the setting hash-max-listpack-entries. Servers search hashes of up to this size from their beginning."""
+    """Check hash-max-listpack-entries, the maximum number of fields in a hash that the server searches linearly."""
     setting = facts.settings.get("hash-max-listpack-entries", "")
     if not setting.isdecimal():
         return

@@ -1,7 +1,8 @@
-"""Check the invariants of a queue while it is in use, a bounded part per call, and repair violations.
+"""Check a queue's invariants while the queue is in use, and repair violations.
 
-Between two calls, messages can move to other lists or sets. So if a mid seems to be in two lists or in none, the mid is
-checked again before a violation is reported. A check keeps all mids of the queue in memory.
+Each call checks a limited number of mids. Between two calls, messages can move to other lists or sets. So if a mid
+seems to be in two lists or in none, it is checked again before a violation is reported. The client keeps all mids of
+the queue in memory.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _unseen(queue: CheckedQueue, suspects: set[bytes], limit: int) -> set[bytes]
 
 
 def _members(queue: CheckedQueue, limit: int) -> tuple[int, set[bytes]]:
-    """Return the number of unfinished flow messages, and all values of the counter in `meta` during the count."""
+    """Count the unfinished flow messages in pages. Also return the values that their counter in `meta` had."""
     members, said = set[bytes](), set[bytes]()
     for page in _pages(queue, "members", limit):
         members.update(page.mids)

@@ -107,7 +107,7 @@ def attempt_log(base: str, mid: str, attempt: int) -> str:
 
 
 def bin_of(base: str, operation: str) -> str:
-    """Return the key of an operation's bin."""
+    """Return the key of the data for undoing an operation."""
     return f"{base}bin:{operation}"
 
 
@@ -217,7 +217,7 @@ def web_operations(namespace: str) -> str:
 
 
 def web_session(namespace: str, digest: str) -> str:
-    """Return the key of a dashboard session. The session stores the user and the login time as JSON, and expires.
+    """Return the key of a dashboard session, which stores the user and the login time as JSON.
 
     Args:
         digest: SHA-256 of the session's id.

@@ -19,10 +19,8 @@ _ENDINGS = [first + last for first in _ALPHABET for last in _ALPHABET[:17]]
 
 
 def new_mid() -> str:
-    """Return a new random mid: 14 letters, digits and `_`, with 83 random bits.
-
-    The server stores it in 16 bytes.
-    """
+    """Return a new mid: 14 characters from A-Z, a-z, 0-9 and `_`, with 83 random bits."""
+    # The server stores 14 characters in 16 bytes.
     return b2a_base64(urandom(12), newline=False)[:14].translate(_PLAIN).decode()
 
 
@@ -75,14 +73,14 @@ def no_members_mid(mid: str) -> str:
 
 
 def members_mid(mid: str) -> str:
-    """Return `mid`; raise ConfigError if it isn't the valid id of a flow's message, which begins with '~'."""
+    """Return `mid`; raise ConfigError if it is invalid or doesn't belong to a flow."""
     if not mid.startswith("~"):
         raise ConfigError(f"mid={mid!r} is not the mid of a flow's message, which begins with '~'")
     return checked_mid(mid)
 
 
 def checked_mid(mid: str) -> str:
-    """Return `mid`; raise ConfigError if it is empty or too long, or not printable."""
+    """Return `mid`; raise ConfigError if it isn't printable text of 1 to 128 characters."""
     if not isinstance(mid, str) or not 0 < len(mid) <= MAX_MID_LENGTH or not mid.isprintable():
         text = "" if isinstance(mid, str) else "a str of "
         raise ConfigError(

@@ -83,7 +83,7 @@ def _values(options: re.Match[str], mid: str, at_ms: int | None) -> dict[str, Ar
 def instead_of(
     word: str, words: list[str], ids: Sequence[str], call: Callable[..., list[str]]
 ) -> list[str]:
-    """Repeat a call for the ids with the outcome `word`. Return `words` with the new outcomes of these ids."""
+    """Pass the ids whose outcome is `word` to `call`. Return `words`, updated with the outcomes that `call` returns."""
     left = [id_ for id_, told in zip(ids, words, strict=True) if told == word]
     again = iter(call(*left) if left else ())
     return [next(again) if told == word else told for told in words]

@@ -187,9 +187,9 @@ def _stack(facts: Any) -> ChildStack | None:
 
 
 def waiting_for(client: Client, worker: str, pid: int, started_at: int) -> list[Order]:
-    """Return the orders of the last minute for this run of the worker.
+    """Return orders, such as 'drain', sent to this worker process in the last minute.
 
-    Remove these orders, and all expired or unreadable orders, from the list.
+    Remove these orders, and all expired or unreadable orders, from the worker's list.
     """
     key = keys.orders(client.namespace, worker)
     reply = client.command("LRANGE", key, 0, MAX_WAITING - 1)

@@ -1,10 +1,9 @@
 """Keep a producer's messages in memory while the server is away, and send them in order when it is back.
 
 The buffer is off unless its maximum size is set. Buffered messages have the action 'buffered'; they are lost if their
-process dies. Each call keeps its mids, its caller and its number. So a call whose outcome is unknown can be sent again
-safely while the server certainly keeps the record of the call. After that, the call isn't sent again: the log and the
-next `flush` name its mids. Unsent calls keep waiting. While the server is away, all later calls wait
-for them.
+process dies. A call with an unknown outcome is repeated with the same mids, caller and number, so its messages aren't
+enqueued twice. After five minutes, the call isn't repeated again, because the server may soon forget the number. The
+log and the next `flush` then name the call's mids. Unsent calls keep waiting, and later calls wait for them.
 
 A rejection isn't an outage: it concerns one call. If a key has too many waiting messages, the rejected call is
 retried for a while. Calls with the same keys wait for it, and all other calls are sent. Any other rejected call is
@@ -378,9 +377,9 @@ class _Call:
         return {(self.queue.name, key) for key in self._keys}
 
     def may_pass(self, error: Exception) -> bool:
-        """Return whether a retry may succeed after `error`.
+        """Return whether a retry of the call may succeed after `error`.
 
-        A key can accept messages later, unless the call alone exceeds the key's limit.
+        After KeyFullError, no retry can succeed if this call alone exceeds the key's limit.
         """
         if isinstance(error, KeyFullError):
             return self._keys[error.key] <= error.most

@@ -149,7 +149,7 @@ def mend_map(client: Client, queue: str, violation: Violation) -> str:
 
 
 def _rebuilt(client: Client, queue: str) -> str:
-    """Rebuild the map of partitions from the partitions' fences. Without partitions, unseal the queue instead."""
+    """Rebuild the partition map from counters in the partitions. If no partition exists, unseal the queue instead."""
     made = _from_fences(client, queue)
     if made is None:
         return ""

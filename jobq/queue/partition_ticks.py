@@ -42,7 +42,7 @@ class KeptMessage(NamedTuple):
 
     Attributes:
         number: A number that grows with each message of the schedule.
-        action: 'enqueued', 'waits' (for the previous run) or 'replaced' (the previous run).
+        action: 'waits' if the message waits for the previous run, 'replaced' if it replaces that run, or 'enqueued'.
     """
 
     schedule: str
@@ -204,7 +204,7 @@ class PartitionTicks:
 
 
 def _caller(kept: KeptMessage, verb: str) -> Caller:
-    """Return a caller whose next call has the message's number. All clients get the same caller."""
+    """Return a caller whose id and next number are the same in every client that sends this message."""
     digest = blake2b(f"{verb} {kept.schedule}".encode(), digest_size=16).hexdigest()
     caller = Caller(caller_id=f"tick-{digest}")
     caller.number = kept.number - 1

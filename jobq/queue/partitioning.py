@@ -208,7 +208,7 @@ def exists(client: Client, name: str) -> bool:
 def seal_old(
     client: Client, known: PartitionMap, confirmation: SharedConfirmation | None = None
 ) -> None:
-    """Seal all partitions of older epochs that aren't drained."""
+    """Seal the partitions of all undrained older epochs."""
     for epoch, following in zip(known.epochs, known.epochs[1:], strict=False):
         for place in [] if epoch.drained else epoch.names(known.queue):
             _seal(client, place, following, confirmation)

@@ -193,9 +193,9 @@ def put_worker(client: Client, name: str, facts: dict[str, Any]) -> bool:
 
 
 def claim_name(client: Client, name: str, facts: dict[str, Any]) -> WorkerEntry | None:
-    """Store a worker's first heartbeat, unless the name has an entry already.
+    """Store a worker's first heartbeat, unless the name already has an entry.
 
-    Return None if the worker may use the name; otherwise, return the worker that reserves the name.
+    Return None if the worker may use the name; otherwise, return the worker that owns the name.
     """
     key = keys.workers(client.namespace)
     if _store(client, key, name, json.dumps(facts), "HSETNX").is_new:
@@ -227,7 +227,7 @@ def put_jobs(client: Client, names: Sequence[str]) -> None:
 def put_redactions(
     client: Client, hidden: Mapping[str, Sequence[str]], *, may_replace: bool
 ) -> None:
-    """Store the arguments to hide in calls of jobs. They stay stored after the workers are gone.
+    """Store which job arguments to hide when calls are shown. These entries outlive the workers.
 
     Args:
         hidden: Job -> names and positions of the arguments to hide.

@@ -227,9 +227,10 @@ class Queue:
             until: Keep the mid taken until the message is done ("done"), until it starts ("start"), or for this long
                 after it is done. None: until upkeep removes the done message.
             throttle: Reject the mid for this long, even if the message is done earlier.
-            debounce_max: Later contents can't postpone the message beyond this time after the first content.
+            debounce_max: Limit on how long later enqueues can postpone the message, counted from the first enqueue.
             drop_results: Delete the results of earlier messages with these mids.
-            key: Limits and order apply to messages with the same key. A third item of a content replaces this key.
+            key: Limits and order apply to messages with the same key. A tuple in `contents` can override it by a third
+                item.
             durability: memory, disk or replicas=n, instead of the client's durability.
 
         Raises:
@@ -364,7 +365,7 @@ class Queue:
     def dequeue_call(
         self, limit: int, *, lease: Duration, crash_limit: int, caller: Caller
     ) -> NumberedCall[Dequeued]:
-        """Return a call of `dequeue` to send later or together with other calls."""
+        """Return a `dequeue` call to send later or together with other calls."""
         state = self._dequeue(caller, _wanted(limit, lease, crash_limit, None))
 
         def read(reply: Any) -> Dequeued:
@@ -420,7 +421,7 @@ class Queue:
         crash_limit: int,
         caller: Caller,
     ) -> NumberedCall[Finished]:
-        """Return a call of `finish` to send later or together with other calls.
+        """Return a `finish` call to send later or together with other calls.
 
         If the call is repeated later, its events still show when the runs ended.
         """
@@ -572,7 +573,7 @@ class Queue:
         return known
 
     def status_call(self, mid: str, *, now: int | None = None) -> ScriptCall[Status]:
-        """Return a call of `status` to send together with other calls."""
+        """Return a `status` call to send together with other calls."""
         script = self.scripts["status"]
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, _status)
@@ -640,7 +641,7 @@ class Queue:
     def _cancelled_elsewhere(
         self, mids: Sequence[str], words: list[str], remember: Duration | None
     ) -> list[str]:
-        """Cancel messages that are in the queue's partitions; return `words` with the new outcomes."""
+        """For messages with the outcome 'nil', try to cancel them in the partitions. Return the updated `words`."""
         for queue in self.partitions():
             missing = [at for at, word in enumerate(words) if word == "nil"]
             told = queue.cancel(*[mids[at] for at in missing], remember=remember) if missing else []
@@ -737,7 +738,7 @@ class Queue:
         return next((facts for facts in others if facts.status != "nil"), known)
 
     def why_call(self, mid: str, *, now: int | None = None) -> ScriptCall[KeyFacts]:
-        """Return a call of `why` to send together with other calls."""
+        """Return a `why` call to send together with other calls."""
         script = self.scripts["why"]
         args = script.script.order({"mid": checked_mid(mid), "now": moment(now)})
         return ScriptCall(script.script, script.keys, args, facts_of)
@@ -750,7 +751,7 @@ class Queue:
         return [Queue(name, self.client) for name in known.names() if name != self.name]
 
     def alone(self) -> list[Queue]:
-        """Return the queue and its partitions, as objects whose methods ignore all other partitions."""
+        """Return the queue and its partitions. Each returned object acts only on itself."""
         return alone(self.client, [self.name])
 
     def place_of(self, mid: str) -> Queue | None:
@@ -1017,7 +1018,7 @@ def queue_scripts(client: Client, area: str, name: str) -> BoundScripts:
 
 
 def alone(client: Client, names: Iterable[str]) -> list[Queue]:
-    """Return the named queues and their partitions, each once, as objects whose methods ignore all other partitions."""
+    """Return the named queues and their partitions, without duplicates. Each returned object acts only on itself."""
     made: dict[str, Queue] = {}
     for name in names:
         queue = Queue(name, client)

@@ -42,7 +42,7 @@ class NodeCounters(NamedTuple):
         cpu_s: CPU time of the main thread.
         scripts_us: Time of all scripts, including the commands that they called.
         commands_us: Time of all commands, including scripts and the commands that they called.
-        calls: Number of calls of scripts.
+        calls: Number of script calls.
         reads: Number of reads from connections: one per round trip.
     """
 
@@ -75,8 +75,9 @@ class NodeLoad(NamedTuple):
     Attributes:
         busy: Share of one core that the main thread used.
         others: Part of `busy` that scripts didn't cause.
-        calls: Calls of scripts per message enqueued or started.
-        queues: The active queues, largest share first. Empty if no server was busy enough for the longer measurement.
+        calls: Script calls per message enqueued or started.
+        queues: The active queues, largest share first. Empty if no server was busy, because the queues
+            aren't measured then.
     """
 
     name: str
@@ -114,7 +115,7 @@ class LoadWatch:
                 node.close()
 
     def measure(self) -> list[NodeLoad]:
-        """Return the load of each server that shows its counters. This takes 0.1 s, or 1.1 s if a server is busy."""
+        """Return the load of each server whose counters can be read. This takes 0.1 s, or 1.1 s if a server is busy."""
         before = self._counters()
         self._wait(GLANCE_S)
         after = self._counters()

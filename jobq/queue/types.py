@@ -208,7 +208,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         fence: A number that grows with each attempt in the queue.
         generation: Distinguishes this message from earlier messages with the same mid.
-        unknowns: How many times in a row the message was received by a worker that doesn't know its job.
+        unknowns: How many times in a row the message was received by a worker without the message's job.
     """
 
     mid: str
@@ -303,12 +303,12 @@ class Status(NamedTuple):
     """The status of a message.
 
     Attributes:
-        word: A status of docs/reference/states.md; 'dead' if only a dead message has this mid.
-        unknowns: How many times in a row the message was received by a worker that doesn't know its job.
+        word: A status from docs/reference/states.md; 'dead' if only a dead message has this mid.
+        unknowns: How many times in a row the message was received by a worker without the message's job.
         checkpoint: Value for the next attempt, as JSON or sealed.
         failed_attempt: Number of the latest attempt that failed in the job's code and was retried. It is 0 if no
             traceback is kept.
-        traceback: Traceback of that attempt; '' if none is kept.
+        traceback: Traceback of the failed attempt; '' if none is kept.
     """
 
     word: str
