@@ -89,7 +89,7 @@ WAYS = {"return": give_back, "exit": leave, "raise": fail, "_exit": vanish}
 
 
 def gone(pid: int) -> bool:
-    """Return whether a process that this process forked has ended."""
+    """Return whether a child process has ended."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

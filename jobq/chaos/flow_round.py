@@ -216,7 +216,7 @@ def not_once(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
 
 
 def missing(lines: Iterable[Line], load: FlowLoad) -> Iterator[str]:
-    """Yield at most ten members of the map that never ran."""
+    """Yield the numbers of up to ten map members that never ran."""
     ran = {line["number"] for line in lines if line["word"] == "member"}
     left = (number for number in range(load.members) if number not in ran)
     yield from (str(number) for number in itertools.islice(left, 10))

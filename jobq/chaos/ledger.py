@@ -95,9 +95,9 @@ class Run:
 
     @property
     def overrun(self) -> float:
-        """Return for how many seconds the run continued after its lease expired.
+        """Return how long the run continued after its lease expired, in seconds.
 
-        For an unfinished run on an event loop, return 0.
+        Return 0 for an unfinished run on an event loop.
         """
         return 0.0 if self.loop and not self.ended else max(0.0, -self.points[-1][1])
 

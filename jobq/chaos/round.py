@@ -43,7 +43,7 @@ WAKEUP_S = 0.02
 
 
 class RoundPlan(NamedTuple):
-    """The plan of a round. With the same seed, faults are injected at the same moments unless the machine is late.
+    """The plan of a round. Rounds with the same seed inject faults at the same moments, unless the machine is too slow.
 
     Attributes:
         events: The queue's event level. At "all", the round also audits its events.
@@ -70,8 +70,7 @@ class Injection(NamedTuple):
 def injections(seed: int, fault: Fault) -> Iterator[Injection]:
     """Yield an endless series of injections, which depends only on the seed.
 
-    Each injection has its own random numbers. So the next injections stay the same, even if one fault uses more random
-    numbers.
+    Each injection has its own random numbers, so an injection doesn't change the following injections.
     """
     for number in itertools.count():
         rng = random.Random(f"{seed} {fault.name} {number}")

@@ -1,4 +1,4 @@
-"""Defines faults, and the objects that are passed to the functions that inject them."""
+"""Defines `Fault`, and `RoundSetup`, the objects that a fault can use."""
 
 from __future__ import annotations
 

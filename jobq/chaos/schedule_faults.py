@@ -100,7 +100,6 @@ def _started(queue: Queue, url: str) -> subprocess.Popen[bytes]:
 def _disturb(
     queue: Queue, url: str, running: list[subprocess.Popen[bytes]], chance: random.Random
 ) -> None:
-    """Kill and replace a scheduler, or stop it for a while."""
     time.sleep(chance.uniform(0.1, 0.5))
     process = chance.choice(running)
     if chance.random() < 0.5:
@@ -114,7 +113,7 @@ def _disturb(
 
 
 def wrong(queue: Queue, first: dict[str, int]) -> Iterator[str]:
-    """Yield errors in the ticks that schedules enqueued in a queue.
+    """Yield errors of schedules in a queue, such as a tick enqueued twice.
 
     Args:
         first: The first tick of each schedule. If given, all ticks since that tick must exist.

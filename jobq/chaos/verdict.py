@@ -148,7 +148,7 @@ def _hits(history: History, run: Run) -> list[InjectedFault]:
 
 
 def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[str]:
-    """Yield mids whose message ran again although the previous run was undisturbed, or its end was recorded."""
+    """Yield the mid of each message that a worker ran again after an undisturbed run or an accepted outcome."""
     for mid, count in history.ended.items():
         ended = [run for run in history.started[mid] if run.ended] if count > 1 else []
         for run, following in pairwise(ended):
@@ -224,9 +224,9 @@ def _out_of_order(history: History) -> Iterator[str]:
 
 
 def _stale_accepted(history: History) -> Iterator[str]:
-    """Yield mids whose end the server accepted but should have rejected.
+    """Yield mids for which the server accepted an outdated outcome.
 
-    The server had already started the message again, or had already accepted another end.
+    A newer attempt had already started, or the server had already accepted the outcome of another attempt.
     """
     done: dict[str, set[str]] = defaultdict(set)
     for ending in history.endings:
@@ -242,7 +242,7 @@ def _stale_accepted(history: History) -> Iterator[str]:
 
 
 def _uncancelled(history: History) -> Iterator[str]:
-    """Yield messages whose end was accepted although the server had confirmed their cancellation."""
+    """Yield mids of messages whose outcome the server accepted after it had confirmed their cancellation."""
     for ending in history.endings:
         if ending.reply == "ok" and ending.began > history.cancelled.get(ending.mid, FOREVER):
             yield ending.mid

@@ -85,7 +85,6 @@ async def fork_on_loop(mid: str, way: str) -> None:
 
 
 def _forked(way: str) -> Iterator[float]:
-    """Fork a process, end it in the given way, and yield pauses until it has exited."""
     note("start")
     pid, began = os.fork(), time.monotonic()
     if pid == 0:

@@ -1,6 +1,6 @@
-"""The command line: a command parses, calls one function and prints.
+"""The command line. A command parses its arguments, calls one function and prints the result.
 
-`main` is the entry point of `jobq` and of `python -m jobq`; `main` imports click when it is called.
+`main`, the entry point of `jobq` and `python -m jobq`, imports click when called.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def acl(
     """Print commands that create users with minimal rights.
 
     Without ROLE, the commands create one user for each of the first six roles. The roles `topic`, `rsmq` and `reliable`
-    may use the topics or queues in --queues. Like workers and operators, the role `limit` may use and set all limits.
+    may use the topics or queues in --queues. The roles `limit`, `worker` and `operator` may use and set all limits.
     The role `pipeline` may read and write DataFrames, and fill lakes. The command does not connect to a server.
 
     The rights cover this version's scripts and functions, and the database in --url. The users can't log in until you

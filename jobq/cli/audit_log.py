@@ -1,4 +1,4 @@
-"""`jobq audit-log`: list changes with their users."""
+"""`jobq audit-log`: list changes and the users who made them."""
 
 from __future__ import annotations
 

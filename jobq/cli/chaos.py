@@ -61,7 +61,7 @@ def chaos(
 
     Workers and producers run while the command kills processes and cuts connections. The command starts a server, or
     uses a separate namespace on the server in --url. A fault that disturbs other users is injected only if --fault
-    names it. Exit code 1: a guarantee or a bound was broken.
+    names it. Exit code 1: a guarantee was broken, or a measured figure is out of bounds.
     """
     if session.url and server:
         raise ConfigError(

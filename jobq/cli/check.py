@@ -447,7 +447,7 @@ def _begun(queue: Queue, since: Moment, until: Moment, following: float | None) 
 
 
 def _moment_of(text: str | None) -> Moment:
-    """Return a function that converts `text` to epoch milliseconds, by the clock of its queue's server."""
+    """Return a function that converts `text` to epoch milliseconds, by the clock of a given queue's server."""
     if text is None:
         return lambda queue: None
     parse_time(text, now=datetime.now(UTC))  # refuses it before any queue is read

@@ -32,11 +32,11 @@ def control(
 ) -> bool:
     """Pause, resume, drain or restart workers, or dump their stacks.
 
-    WORKER is a name from `jobq workers`. If several workers have the name, all of them receive the command. quiet: stop
-    fetching messages. resume: fetch messages again. drain: finish running jobs and exit. restart: replace the children
-    one by one, without loading new code. dump: print the stack of every thread of the children. Workers read commands
-    every 5 seconds. A command that is not read within a minute is dropped. Exit code 1: a worker rejected the command,
-    or did not answer.
+    WORKER is a name from `jobq workers`. If several workers have the name, all of them receive the command. `quiet`
+    makes a worker stop fetching messages, until `resume`. `drain` lets a worker finish running jobs and exit. `restart`
+    replaces a worker's child processes one by one, without loading new code. `dump` prints the stack of each thread.
+    Workers read commands every 5 seconds. A command that is not read within a minute is dropped. Exit code 1: a worker
+    rejected the command, or did not answer.
     """
     if child and verb != "dump":
         raise ConfigError(f"--child works only with dump; {verb} applies to the whole worker")

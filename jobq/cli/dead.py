@@ -112,7 +112,7 @@ def list_(
     session: Session, queues: str | None, offset: int, limit: int, everything: bool,
     conditions: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """List dead messages with the reason, newest first.
+    """List dead messages, newest first, with each message's reason for failure.
 
     The list begins with a table that counts the newest 10,000 dead messages of each queue by error. --json prints
     only the messages.

@@ -109,7 +109,7 @@ def enqueue(
     An ARG that is valid JSON is read as JSON, and any other ARG as text. NAME=ARG is a keyword argument. With --import,
     JOB must be in that module and accept the arguments. Without --import, the command looks for the module in JOB, such
     as app.jobs in app.jobs.resize, and rejects the call if the module declares jobs, but not JOB. If no module is
-    found, the job is enqueued by name: to --queue, or to `default` if a worker of `default` has the job.
+    found, the command enqueues JOB to --queue, or to `default` if a worker of `default` has JOB.
     """
     definition = find(job, modules)
     if job not in default_registry and not given["queue"]:

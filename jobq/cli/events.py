@@ -32,7 +32,7 @@ def events() -> None:
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @queues_option
 def level(session: Session, level: str | None, queues: str | None) -> None:
-    """Show or set the level of recorded events: off, attempts, or all, which adds enqueues."""
+    """Show or set the level of recorded events: off, attempts, or all (attempts and enqueues)."""
     # Change all queues before printing, so that a closed pipe can't interrupt the changes.
     with session.operation(queues, f"level:{level}", when=level is not None):
         levels = list(
@@ -92,8 +92,6 @@ class _Entry(NamedTuple):
 
 
 class _Stream:
-    """Reads the events of one queue, and remembers the id of the last event read."""
-
     def __init__(self, queue: Queue) -> None:
         self.name, self._command = queue.name, queue.client.command
         self._key = f"{queue.prefix}events"

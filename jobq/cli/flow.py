@@ -240,7 +240,7 @@ def mermaid(view: FlowView) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    """Return the name without characters that would end a quoted text. Other programs may have chosen the name."""
+    """Remove characters that would end a quoted string, because another program may have chosen the name."""
     return name.translate(_IN_QUOTES)
 
 

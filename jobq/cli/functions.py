@@ -53,7 +53,7 @@ def load(session: Session, chosen: str, prune: bool) -> None:
     """Load this version's libraries into the server, or into each node of a Cluster. The command can be repeated
     safely.
 
-    The name of the library `engine` changes with its scripts, so two versions can run during a deploy. The other
+    The engine library's name depends on its scripts, so two versions can run during a deploy. The other
     libraries have fixed names, so loading them replaces another version's functions.
     """
     for made in _libraries(chosen):

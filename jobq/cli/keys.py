@@ -45,8 +45,8 @@ def key() -> None:
 def list_(session: Session, name: str, limit: int, everything: bool) -> bool:
     """List keys with waiting or running messages. Keys with the most waiting messages come first.
 
-    most: maximum number of running messages of the key. may start: time of the next start, if a hold or a rate delays
-    it. oldest: id of the next message. Exit code 1: the queue has never been used.
+    The column `most` shows the key's limit on running messages. If a hold or a rate delays the key, `may start` shows
+    the time of its next start. `oldest` shows its next message's id. Exit code 1: the queue has never been used.
     """
     for known in used_names(session, (name,)):
         queue = session.queue(known)
@@ -91,8 +91,8 @@ def _record(session: Session, queue: Queue, row: KeyRow) -> dict[str, Any]:
 def set_(session: Session, name: str, key_: str | None, **given: str | None) -> None:
     """Set and show the limits of a queue and its keys, or of a single KEY.
 
-    A limit that is not given stays as it is; `none` removes it. A KEY without its own limit uses the limit of all
-    keys. Limits are stored on the server, apply from the next start, and never stop a running job.
+    A limit that is not given stays as it is; `none` removes it. A KEY without its own limit uses the queue's limit per
+    key. Limits are stored on the server, apply from the next start, and never stop a running job.
     """
     limits = {part: _value(part, text) for part, text in given.items() if text is not None}
     for general, single in OF_ONE.items():

@@ -67,11 +67,10 @@ mids_argument = click.argument("mids", metavar="MID...", nargs=-1, required=True
 def status(session: Session, mids: tuple[str, ...], queues: str | None, logged: bool) -> bool:
     """Show the state and attempts of messages.
 
-    The attempts are taken from the latest 5,000 events of the queue; 'jobq report' finds older attempts in a lake.
-    checkpoint: data saved by the job for its next attempt. result: stored result of a finished job. Without --json,
-    only the first 200 characters of each value are printed. For the latest failed attempt, the traceback is printed;
-    for earlier attempts, the error's class and its place in the code. Exit code 1: no queue, event, result or log has
-    the message.
+    The attempts are taken from the latest 5,000 events of the queue; 'jobq report' finds older attempts in a lake. The
+    checkpoint is data that the job saved for its next attempt. Without --json, only the first 200 characters of each
+    value are printed. For the latest failed attempt, the traceback is printed; for earlier attempts, the error's class
+    and its place in the code. Exit code 1: no queue, event, result or log has the message.
     """
     known = [_status(session, mid, queues, logged) for mid in mids]
     return all(known)

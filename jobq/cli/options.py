@@ -151,9 +151,11 @@ class CommandGroup(Group, Command):
 
 
 class Verb(NamedTuple):
-    """A command that is loaded at first use: its module in jobq.cli, its name in that module, and its help line.
+    """Location of a command that is loaded at first use.
 
     Attributes:
+        module: The command's module in jobq.cli.
+        says: The command's help line.
         extra: The jobq extra whose packages the command needs.
     """
 
@@ -246,7 +248,7 @@ class Modules(click.ParamType[str]):
 
 
 class Names(click.types.StringParamType):
-    """Names separated by commas, as one string. An environment variable is not split."""
+    """A comma-separated string of names. click doesn't split an environment variable of this type."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [rv]
@@ -259,9 +261,9 @@ def option(names: str, *words: str, **attrs: Any) -> Callable[[Function], Functi
     """Declare an Option: `option("-n, --name QUEUE", "Name of the queue.")`.
 
     Args:
-        names: Names as in the help. An option without a metavar or a type is a flag. The metavar DURATION sets the type
-            Duration, and low|high a choice.
-        words: The parameter's name, if it differs from the long flag, and the help text, which ends with the default.
+        names: The names and the metavar. An option without a metavar or a type is a flag. The metavar DURATION sets the
+            type Duration. A metavar such as low|high sets a choice.
+        words: The help text, after the parameter's name if that differs from the long flag.
     """
     *flags, last = names.split(", ")
     last, _, metavar = last.partition(" ")
@@ -284,13 +286,13 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 
 def queues_option_of(text: str, **attrs: Any) -> Callable[[Function], Function]:
-    """Declare --queues, given as low,high or repeated. The command receives one comma-separated text, or None."""
+    """Declare --queues, which can be repeated. The command receives one comma-separated string, or None."""
     attrs |= {"type": Names(), "multiple": True, "callback": _joined, "shared": ("JOBQ_QUEUES",)}
     return option("-q, --queues NAMES", text, **attrs)
 
 
 def queues_arguments(function: Function) -> Function:
-    """Declare arguments that name queues. The command receives one comma-separated text, or None."""
+    """Declare arguments that name queues. The command receives one comma-separated string, or None."""
     return click.argument("queues", metavar="[QUEUE...]", nargs=-1, callback=_joined)(function)
 
 

@@ -208,7 +208,7 @@ def open_standard_streams() -> None:
 
 
 def silence_closed_pipes() -> bool:
-    """Flush stdout and stderr. Redirect streams without a reader to /dev/null; return whether there were any."""
+    """Flush stdout and stderr. If a stream's pipe is closed, redirect the stream to /dev/null and return True."""
     gone = False
     for stream in (sys.stdout, sys.stderr):
         try:

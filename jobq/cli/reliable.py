@@ -41,7 +41,7 @@ def reliable() -> None:
     """Use RELIABLEQ queues, as the RedisRQ module does.
 
     The server doesn't need the module. Each message is delivered at least once. Commands accept the module's
-    arguments and print like redis-cli, or JSON with --json.
+    arguments, and print replies in redis-cli's format. With --json, they print JSON.
     """
 
 

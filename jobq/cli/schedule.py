@@ -199,7 +199,7 @@ def add(
     session: Session, name: str, job: str, words: tuple[str, ...], queue: str | None,
     modules: tuple[str, ...], **given: Any,
 ) -> bool:  # fmt: skip
-    """Store a schedule on the server, or change an added schedule.
+    """Store a schedule on the server, or change a stored schedule.
 
     Within ten seconds, workers that serve the queue and know the job begin to enqueue the job at each tick. To change a
     schedule declared in code, change the code. ARGs are the job's arguments, as for jobq enqueue.
@@ -231,7 +231,6 @@ def _refuse(home: Queue, name: str, word: str, other: str) -> None:
 
 
 def _steering(verb: str, done: str) -> Any:
-    """Create the body of a command that pauses, resumes or deletes a schedule."""
 
     def steer(session: Session, name: str, queues: str | None) -> bool:
         queue, _ = _home(session, name, queues)

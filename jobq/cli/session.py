@@ -95,7 +95,7 @@ class Session:
         self, queue: str | Iterable[str] | None = None, filter: str = "", *, when: bool = True,
         client: Client | None = None,
     ) -> Iterator[Performed]:  # fmt: skip
-        """Record in the audit log which change the `with` block makes, and the outcome.
+        """Record the change made by the `with` block, and its outcome, in the audit log.
 
         If the entry can't be written, print a remark and continue.
 

@@ -40,7 +40,7 @@ def spark() -> None:
 @master_option
 @option("--strict", "Warnings count as failures.")
 def doctor(session: Session, memory: str | None, master: str | None, strict: bool) -> bool:
-    """Check packages, Java, heap and disk for Spark, and that Spark's processes can reach the server.
+    """Check Spark's packages, Java, heap, disk and connection to the server.
 
     The command starts Spark if no earlier check failed. Exit code 1: a check failed.
     """

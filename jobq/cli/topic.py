@@ -288,7 +288,7 @@ def list_(session: Session) -> None:
 @command("groups", "orders", "orders --json", group=topic)
 @on_topic
 def groups(session: Session, topic: Topic) -> None:
-    """List each group of a topic with its position and leased messages, and whether the group is paused."""
+    """List a topic's groups with their positions and leased messages. Paused groups are marked."""
     rows = []
     for name, lag in _lags(session, topic, group_names(session, topic)):
         record = group_record(name, lag)

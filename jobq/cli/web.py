@@ -156,8 +156,8 @@ def web(
 ) -> None:  # fmt: skip
     """Serve the dashboard until TERM or INT.
 
-    On a loopback address, the command prints a login link, which works once, within ten minutes. Any other address
-    requires an encrypted connection, and --users or --auth-header with --trusted-proxy.
+    On a loopback address, the command prints a login link, which works once, within ten minutes. For any other address,
+    encrypt the connection, and pass either --users, or both --auth-header and --trusted-proxy.
     """
     endpoint, hosts, certificate, key = listening
     access = AccessSettings(bind=endpoint, hosts=hosts, tls=certificate is not None, **allowing)

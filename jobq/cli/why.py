@@ -62,12 +62,12 @@ RUNNING = Listing(
 def workers(session: Session, queues: str | None) -> None:
     """List the workers and their running jobs.
 
-    state: working, quiet (stopped fetching messages), leaving, lost (no heartbeat for a lease plus 5 seconds; its
-    messages are returned), or damaged (another program wrote the entry). busy: number of running jobs and of slots, as
-    of the worker's latest report, up to 5 seconds ago. The column `usually` shows the 95th percentile of the job's
+    A worker's state is working, quiet (it stopped fetching messages), leaving, lost (no heartbeat for a lease plus 5
+    seconds; its messages are returned), or damaged (another program wrote the entry). The column `busy` shows the
+    numbers of running jobs and slots, up to 5 seconds old. The column `usually` shows the 95th percentile of the job's
     latest run times. The entry of a lost worker is removed after an hour.
 
-    Below the table, the command lists problems and remedies. A cause comes before its symptoms.
+    Below the table, the command lists problems and remedies.
     """
     client = session.client
     shown = workers_of(client, names_of(queues) if queues else ())
