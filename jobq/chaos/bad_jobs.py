@@ -75,9 +75,9 @@ def leave() -> None:
 
 
 def fail() -> None:
-    """Raise an expected exception, whose traceback isn't printed."""
+    """Raise an exception without printing its traceback."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    raise RuntimeError("expected failure in a forked process")
+    raise RuntimeError("intentional failure in a forked process")
 
 
 def vanish() -> None:

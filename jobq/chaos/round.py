@@ -165,7 +165,7 @@ def _start(workers: WorkerGroup) -> None:
 
 @contextmanager
 def _proxied(server: TargetServer, plan: RoundPlan) -> Iterator[tuple[list[Proxy], list[str]]]:
-    """Yield the proxies, the URL for clients, and the URL for every second worker ('' if it is the same)."""
+    """Yield the proxies, the URL for clients, and the URL for every second worker ('' for the same URL)."""
     needs = plan.fault.needs
     if "own" in needs and not server.own:
         raise ConfigError(f"{plan.fault.name} needs a server of its own; leave out --url")

@@ -159,7 +159,7 @@ def _unexplained(history: History, hits: dict[Run, list[InjectedFault]]) -> Iter
 
 
 def _recoveries(history: History, hits: dict[Run, list[InjectedFault]]) -> Iterator[float]:
-    """Yield, for each run that a fault interrupted, the seconds from the fault until the message ran again."""
+    """For each run interrupted by a fault, yield the seconds until the message ran again."""
     for run, faults in hits.items():
         later = [rerun.start for rerun in history.started[run.mid] if rerun.start > run.start]
         if not run.ended and later:

@@ -253,10 +253,10 @@ OPENING = """# States
 This page shows, for each status of a message, the calls that change the message, their replies and the new status.
 Tests check these replies on real servers (`tests/queue/states.txt`).
 
-Eight statuses have Carmine's names; jobq adds "expired" and *dead*. In the status "expired", the message's lease has
-ended but the message isn't recovered yet: `jobq status` shows queued, and the last holder may still finish the message.
-The calls finish, extend and release come from the worker that has, or last had, the lease. "and dead" means that the
-mid has a dead message in addition to the live message.
+Eight statuses have Carmine's names; jobq adds "expired" and *dead*. A message is "expired" from the end of its
+lease until its recovery: `jobq status` shows queued, and the last holder may still finish the message. In the tables,
+only the worker with the current or last lease calls finish, extend and release. "and dead" means that the mid has a
+dead message in addition to the live message.
 
 A call that isn't in a status's table leaves the message unchanged, and replies:
 """
