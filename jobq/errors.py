@@ -55,7 +55,7 @@ from urllib.parse import unquote
 
 from jobq.durations import Duration, wait_of
 
-#: A URL in a text: up to the next space or quotation mark, without punctuation at the end of a sentence or bracket.
+#: A URL in text: up to the next space or quotation mark, without punctuation at the end of a sentence or bracket.
 #: Only the last letters of a scheme are matched, because unbounded matching takes quadratic time in a long word.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^\s'\"]*[^\s'\",;:.)\]>}])?")
 #: Maximum number of characters that are read from an error's text.

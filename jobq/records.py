@@ -32,5 +32,5 @@ class JsonRecord(Struct, frozen=True):
 
 
 def words(values: tuple[str, ...]) -> Meta:
-    """Return the annotation for a text that must be one of `values`: `Annotated[str, words(STATES)]`."""
+    """Return the annotation for a string that must be one of `values`: `Annotated[str, words(STATES)]`."""
     return Meta(extra_json_schema={"enum": list(values)})

@@ -73,7 +73,7 @@ def project(working: Path) -> Search:
 def fault(status: os.stat_result, *, has_acl: bool = False) -> str:
     """Return how another user can change a file or folder; '' if no other user can.
 
-    A sticky folder counts as writable, because other users can add files, even if they can't replace your files.
+    A sticky folder counts as writable, because other users can add files to it.
     """
     if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to {user_name(status.st_uid)}, not to you or root"

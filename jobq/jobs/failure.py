@@ -32,7 +32,7 @@ def class_name(error: BaseException) -> str:
 def fingerprint(error: BaseException) -> str:
     """Return a fingerprint. Errors of the same class from the same place have the same fingerprint.
 
-    It is made only of the class, and of the innermost frames' folder, file and function. So it doesn't depend on the
+    It uses only the class, and the folder, file and function of the innermost frames. So it doesn't depend on the
     machine, or on edits elsewhere in the file.
     """
     parts = [class_name(error)]

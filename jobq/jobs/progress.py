@@ -48,7 +48,7 @@ def shown_progress(text: str) -> str:
 
 
 def read_progress(text: str) -> Progress | None:
-    """Parse a stored progress report; return None for ''. A text in an unknown format becomes the report's note."""
+    """Parse a stored progress report; return None for ''. Text in an unknown format becomes the note."""
     shown, _, encoded = text.partition(MARK)
     number, _, note = shown.partition(" ")
     try:

@@ -204,7 +204,7 @@ def shown_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: 
 
 
 def opened_text(seal: Seal | None, purpose: Purpose, queue: str, mid: str, text: str) -> str:
-    """Decrypt or verify a text, as shown_text does, but include the data of a progress report."""
+    """Decrypt or verify text as shown_text does, but keep the data of a progress report."""
     if not text.startswith(MARK.decode()):
         return text
     if seal is None:

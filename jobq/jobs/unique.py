@@ -225,7 +225,7 @@ def _only(job: str, settings: JobSettings, name: str, others: Sequence[str]) -> 
 
 
 def _lives(receipt: Receipt[Any], queue: QueueLike) -> str:
-    """Return a text such as `waits already`. Add the time since the enqueue if this user may read that time."""
+    """Return words such as `waits already`. Add the time since the enqueue if this user may read that time."""
     status = receipt.existing_status
     if status == "done-with-backoff":
         left_s = max(0.0, queue.status(receipt.mid).not_before / 1000 - wall.s())
