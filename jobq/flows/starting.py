@@ -308,8 +308,8 @@ def put_items(client: Client, store: FlowStore, step: MapStep[Any]) -> None:
 
 def _too_long(step: MapStep[Any]) -> None:
     raise ConfigError(
-        f"the items of map {step.name!r} and other waiting maps take more than {MAX_ITEMS_BYTES >> 20} MiB; let a step "
-        "return or add the items"
+        f"the items of map {step.name!r} and other waiting maps take more than {MAX_ITEMS_BYTES >> 20} MiB; let an "
+        "earlier step return the items, or let a running step add the map"
     )
 
 

@@ -153,7 +153,7 @@ def _content(envelope: Envelope, limit: int) -> bytes:
         content = _write(envelope)
     except (ValueError, TypeError) as error:  # lone surrogates
         raise CodecError(
-            f"a text in the call of {envelope.job} is not valid UTF-8 ({error}); replace lone surrogates"
+            f"a string in the call of {envelope.job} is not valid UTF-8 ({error}); replace lone surrogates"
         ) from error
     if len(content) > min(limit, HARD_LIMIT):
         checked_size(content, f"the call of {envelope.job}", limit)
@@ -267,7 +267,7 @@ def encode_plain(value: Any, what: str) -> bytes:
         return _write(value)
     except (ValueError, TypeError) as error:
         raise CodecError(
-            f"a text in {what} is not valid UTF-8 ({error}); replace lone surrogates"
+            f"a string in {what} is not valid UTF-8 ({error}); replace lone surrogates"
         ) from error
 
 

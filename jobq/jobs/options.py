@@ -73,7 +73,7 @@ class Options(TypedDict, total=False):
         throttle: Reject equal calls for this long.
         lease: Minimum lease duration; it applies if the worker's lease is shorter.
         key: Name of the line in which the message waits, or a function of the arguments that returns the name. Lines
-            take turns. In `@job`, a text names an argument.
+            take turns. In `@job`, a string names an argument.
         ordered: Start messages of the key one by one, in the order in which they were enqueued.
         durability: Where to store the message before the enqueue returns: "memory", "disk" or "replicas=n". None means
             the client's durability.
@@ -305,7 +305,7 @@ def _until(name: str, value: Any) -> Any:
     try:
         return checked_duration(name, value, 0.001)
     except ConfigError as error:
-        raise ConfigError(f"{error}; until can also be 'done' or 'start'") from None
+        raise ConfigError(f"{error}, or use until='done' or until='start'") from None
 
 
 def _on_conflict(name: str, value: Any) -> Any:
@@ -355,7 +355,7 @@ def _policy(name: str, value: Any) -> Any:
     if not callable(value):
         raise ConfigError(
             f"retry={value!r} is not a policy; use jobq.retry.exponential(), fixed(10), linear(10), listed([1, 30]) "
-            "or a function of (failures, error); set the number with retries=…"
+            "or a function of (failures, error); set the number of retries with retries=…"
         )
     return value
 

@@ -382,8 +382,8 @@ def sqlite_path(parts: SplitResult) -> Path:
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path == ":memory:":
         raise ConfigError(
-            f"{parts.geturl()!r} is not a file that two processes can share; write sqlite:///app.db, or with an "
-            "absolute path sqlite:////srv/app.db"
+            f"{parts.geturl()!r} is not a file that two processes can share; use sqlite:///app.db, or "
+            "sqlite:////srv/app.db for an absolute path"
         )
     return Path(path)
 

@@ -175,7 +175,7 @@ def checked_schedule(
         raise ConfigError(f"schedule {name!r} needs either a cron expression or every=…")
     if cron is not None and not (isinstance(cron, str) and cron.strip()):
         raise ConfigError(
-            f"{cron!r:.100} is not a cron expression; write it as '30 7 * * 1-5', at 7:30 from Monday to Friday"
+            f"{cron!r:.100} is not a cron expression; for 7:30 from Monday to Friday, use '30 7 * * 1-5'"
         )
     if every is not None and "tz" in options:
         raise ConfigError(
