@@ -188,6 +188,6 @@ def test_wrong_kinds_of_values_are_refused_with_the_right_ones():
     with pytest.raises(ConfigError, match=r"mid UUID\(.*\) can't be used; use a str of 1-128"):
         greet.options(mid=uuid4())  # type: ignore[typeddict-item]
     with pytest.raises(
-        CodecError, match=r"takes bytes, not <Job .*greet>; for a call, put @job on the function"
+        CodecError, match=r"must be bytes, not <Job .*greet>; to enqueue a function call, put @job"
     ):
         jobq.Queue("low", jobq.connect("redis://127.0.0.1:1")).enqueue(greet)  # type: ignore[arg-type]

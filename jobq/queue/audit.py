@@ -95,8 +95,8 @@ class Audit:
         self.since_ms, self.until_ms = since_ms, until_ms
         if not following and self.since_ms < self._all_since:
             raise ConfigError(
-                f"queue {queue.name!r}: the event level is 'all' only since {in_utc(self._all_since)}, so "
-                f"not all enqueues since {in_utc(self.since_ms)} are recorded; audit a range that starts then"
+                f"queue {queue.name!r}: the audit can't start at {in_utc(self.since_ms)}, because the event level has "
+                f"been 'all' only since {in_utc(self._all_since)}; start at that time or later"
             )
         self._tally = Tally(until_ms)
         self._next = "{}-{}".format(*self._unread)
@@ -175,8 +175,8 @@ class Audit:
             reply = dict(zip(reply[::2], reply[1::2], strict=True))
         if reply[b"last-generated-id"] == LAST:
             raise ConfigError(
-                f"queue {self._queue.name!r}: the stream's latest entry has the highest possible id, so no event was "
-                f"recorded since; run jobq check fsck --repair {self._queue.name}, then audit a later range"
+                f"queue {self._queue.name!r}: the stream's latest entry has the highest possible id, so no event can "
+                f"be added; run jobq check fsck --repair {self._queue.name}, then audit a later range"
             )
         return reply
 

@@ -526,7 +526,7 @@ def hashes(facts: Facts) -> Iterator[Finding]:
     setting = facts.settings.get("hash-max-listpack-entries", "")
     if not setting.isdecimal():
         return
-    value = f"the server searches hashes of up to {int(setting):,} fields from their beginning"
+    value = f"the server searches hashes of up to {int(setting):,} fields linearly"
     advice = (
         f"CONFIG SET hash-max-listpack-entries {LISTPACK} saves up to a quarter of its CPU per job; hashes of other "
         "applications on it then take up to three times the memory"

@@ -268,17 +268,16 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
     )
     if appendonly != "yes":
         raise UnconfirmableError(
-            f"durability='disk' needs an append-only file, and the server has appendonly {appendonly}; "
-            "CONFIG SET appendonly yes and appendfsync always, or use memory or replicas=n"
+            f"durability='disk' needs an append-only file, but the server has appendonly {appendonly}; run "
+            "CONFIG SET appendonly yes appendfsync always, or choose another durability (memory, replicas=n)"
         )
     if appendfsync == "always":
         return True
     if appendfsync == "everysec" and _is_waitaof_honest(connection, namespace):
         return False
     raise UnconfirmableError(
-        f"durability='disk' needs appendfsync always: with {appendfsync} this server answers before data is on "
-        f"disk, and its WAITAOF is missing or confirms data that is not yet written; "
-        "CONFIG SET appendfsync always, or use memory or replicas=n"
+        f"durability='disk' needs appendfsync always: with appendfsync {appendfsync}, this server can't confirm that "
+        "data is on disk; run CONFIG SET appendfsync always, or choose another durability (memory, replicas=n)"
     )
 
 
@@ -294,8 +293,8 @@ def _asked(connection: Connection, *words: str) -> Any:
         if isinstance(error, PASSING):
             raise
         raise UnconfirmableError(
-            f"durability='disk' is verified by {' '.join(words)}, which the server rejected ({error}); "
-            "allow +config|get and +info to this user, as jobq acl --disk does, or use memory or replicas=n"
+            f"jobq verifies durability='disk' with {' '.join(words)}, but the server rejected this command ({error}); "
+            "grant +config|get and +info (see jobq acl --disk), or choose another durability (memory, replicas=n)"
         ) from error
 
 

@@ -138,8 +138,8 @@ def _check_size(wanted: PartitionMap) -> None:
     size = sum(epoch.size for epoch in wanted.epochs)
     if size > MAX_IN_MAP or len(str(wanted)) > MAX_MAP_BYTES:
         raise ConfigError(
-            f"queue {wanted.queue!r} would have {size:,} partitions, including partitions of earlier changes, but at "
-            f"most {MAX_IN_MAP:,} are allowed; earlier partitions stop counting a week after they are drained"
+            f"queue {wanted.queue!r} would have {size:,} partitions, including earlier partitions, but at most "
+            f"{MAX_IN_MAP:,} are allowed; jobq forgets earlier partitions a week after they are drained"
         )
 
 

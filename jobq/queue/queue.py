@@ -1074,7 +1074,7 @@ def _debounce_max_ms(options: EnqueueOptions) -> Argument:
         refuses_later = until not in (None, "done", "start") or options.get("throttle") is not None
         if options.get("delay") is None or refuses_later:
             raise ConfigError(
-                f"debounce_max={debounce_max!r} needs delay=…, and doesn't work with throttle= or a duration as until="
+                f"debounce_max={debounce_max!r} needs delay=…, and can't be combined with throttle= or until=<duration>"
             )
     return _milliseconds("debounce_max", debounce_max)
 
@@ -1133,7 +1133,8 @@ def prepared(content: bytes, mid: str | None, options: EnqueueOptions) -> Batch:
         size = len(content)
     except TypeError:
         raise CodecError(
-            f"a queue takes bytes, not {content!r:.80}; for a call, put @job on the function and call its enqueue"
+            f"message content must be bytes, not {content!r:.80}; to enqueue a function call, put @job on the function "
+            "and call function.enqueue(…)"
         ) from None
     if mid is None and not options and size <= HARD_MAX_CONTENT:
         mid = new_mid()

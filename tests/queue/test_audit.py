@@ -441,9 +441,7 @@ def test_stream_to_which_nothing_can_be_appended_is_refused(recorded, redis, fol
         recorded.enqueue(b"v")
     assert figures(Audit(recorded).result()) == (3, 0, 0, 0)
     redis.xadd(key, {"1": "new\x1f\x1f5"}, id="18446744073709551615-18446744073709551615")
-    with pytest.raises(
-        ConfigError, match="so no event was recorded since; run jobq check fsck --repair"
-    ):
+    with pytest.raises(ConfigError, match="so no event can be added; run jobq check fsck --repair"):
         Audit(recorded, following=following).result()
 
 
