@@ -649,7 +649,7 @@ class AsyncRunner(Runner):
         return self._threads.limited(seconds)
 
     def reported(self) -> None:
-        """Start waiting messages. Once no other job runs, start a message that must run alone."""
+        """Start the waiting messages. If no job runs, start the message that must run alone."""
         if self._nwaiting:
             self._start_waiting()
         if self._alone and not self._runs and not self._nwaiting:
@@ -761,7 +761,7 @@ class AsyncRunner(Runner):
                 self._changed.set()
 
     def _look(self) -> float:
-        """Check whether the supervisor has exited and whether leases expire. Return the seconds until the next check.
+        """Exit if the supervisor has exited. Stop jobs if a lease has expired. Return the seconds until the next check.
 
         A separate thread calls this, because the main thread may be waiting for the server.
         """

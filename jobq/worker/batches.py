@@ -29,9 +29,8 @@ class Gathering:
     """Waiting calls of batch jobs. A call runs once its batch is full or the job's linger time has passed.
 
     Args:
-        lingers: Whether batches wait for more calls. If not, each batch contains calls of one fetch.
-        renew: Called with the queue and calls of a batch before the batch starts, because users may have cancelled some
-            calls.
+        lingers: Whether a batch waits for calls of later fetches.
+        renew: Called with a batch's queue and calls before a batch that has waited starts. It detects cancelled calls.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Gathering:
     def due(self, index: int | None = None) -> Iterator[tuple[int, Group]]:
         """Yield the queue and calls of each batch whose linger time has passed. `index` selects one queue.
 
-        If no slot is free, yield all batches, because none can become larger.
+        If the child has no free slot for more messages, yield all batches.
         """
         now = boot_ns() if self._slots.nfree else NEVER
         keys = [key for key, (until, _) in self._groups.items() if until <= now]

@@ -105,10 +105,7 @@ class ChildQueues:
     # Take.
 
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
-        """Return the queue's messages and their lease deadline.
-
-        If the queue is unavailable, return no messages and 0.
-        """
+        """Fetch and return messages, and their lease deadline, which is 0 if the queue is unavailable."""
         self._before_call()
         line = self._lines[index]
         dequeued, deadline = line.dequeue(limit)
@@ -149,7 +146,7 @@ class ChildQueues:
         return self._done_calls is not None and self._done_calls.holds(message)
 
     def renew(self, index: int, calls: Sequence[tuple[int, Call | Ending]]) -> None:
-        """Renew the leases of calls waiting in a batch, each given with its slot. Cancelled calls then don't start.
+        """Renew the leases of calls waiting in a batch. A call without a lease was cancelled, and won't start.
 
         If the server doesn't answer, all calls start. The supervisor notices a cancellation when it next renews leases.
         """
@@ -402,7 +399,7 @@ class ChildQueues:
     def repeat_reports(self) -> None:
         """Send pending reports to each reachable queue.
 
-        This method can't run messages. If a repeated call returns messages, they are given back to the queue.
+        If a reply contains messages, return them to the queue, because this method can't run them.
         """
         for line in self._late:
             if line.waits and self._health.may_ask(line.index):

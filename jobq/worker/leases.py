@@ -101,9 +101,9 @@ class Leases:
                 )
 
     def _is_cancelled(self, held: HeldMessage) -> bool:
-        """Return whether a user cancelled this message. Call this only if the message's lease can't have expired.
+        """Return whether a user cancelled the message. Call this only before the message's lease can expire.
 
-        Before the lease expires, only a user or the child that holds the message can end the message.
+        Until then, only its child can finish the message, and only a user can cancel it.
         """
         try:
             word = self._queues[held.queue].status(held.mid).word

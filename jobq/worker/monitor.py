@@ -133,7 +133,7 @@ class PoolView:
 
 
 class Monitor:
-    """The supervisor's handle of the monitor process. Without listeners, its methods do nothing."""
+    """Controls the monitor process from the supervisor. Without listeners, its methods do nothing."""
 
     def __init__(
         self, listeners: Sequence[MonitorListener], settings: WorkerSettings, members: Sequence[PoolMember],

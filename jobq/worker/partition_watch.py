@@ -57,11 +57,9 @@ def map_of(
     """Return the partition map of the queue `base`.
 
     Args:
-        tidies: If all older partitions answer, also mark drained partitions in the map.
-        forgets: Also add partitions if a deletion of the queue stopped midway, and remove partitions that were drained
-            long ago.
-        sealed: Queues that reject new messages. If a current partition is among these queues, a deletion stopped
-            midway.
+        tidies: Also mark drained partitions in the map, if all older partitions answer.
+        forgets: Also remove partitions drained long ago, and add partitions if a deletion of the queue was interrupted.
+        sealed: Queues that reject new messages. A current partition among them shows that a deletion was interrupted.
     """
     known = read_map(client, base)
     if forgets or not {*known.newest.names(base)}.isdisjoint(sealed):

@@ -61,7 +61,7 @@ class QueueHealth:
         self.on_failure: Callable[[], None] = lambda: None
 
     def grow(self, count: int) -> None:
-        """Add `count` queues. Only children that the supervisor forks later serve these queues."""
+        """Add `count` queues. Children that are already running don't serve these queues."""
         self.count, self.room = self.count + count, self.room - count
 
     @property

@@ -169,10 +169,7 @@ class QueueLine:
     # Calls.
 
     def dequeue(self, limit: int) -> tuple[Dequeued, int]:
-        """Return the queue's messages and their lease deadline.
-
-        If the queue is unavailable, return no messages and 0.
-        """
+        """Fetch and return messages, and their lease deadline, which is 0 if the queue is unavailable."""
         if self._health.any_trouble and not self._health.may_ask(self.index):
             return self.nothing()
         try:
@@ -209,15 +206,15 @@ class QueueLine:
     def send(self, limit: int) -> bytes:
         """Return the command that `ask` would send, for the caller to send immediately.
 
-        All earlier calls must be answered.
+        Call this only after all earlier calls were answered.
         """
         command, self.is_sent = self._begin(limit).call.sent(), True
         return command
 
     def take(self, reply: Any) -> tuple[Dequeued | None, int]:
-        """Return the result of `ask`, decoded from the server's reply.
+        """Decode the server's reply to `send`. Return the same values as `ask`.
 
-        If `reply` is None, the reply was lost: repeat the call.
+        If `reply` is None, the reply was lost, so the call is repeated.
         """
         return self._answered(self._reading(reply), boot_ns())
 
@@ -343,7 +340,7 @@ class QueueLine:
         return handed, call.asked_at + self._held_ns
 
     def _put_back(self) -> None:
-        """Discard the pending call, but keep its outcomes for the next report."""
+        """Drop the pending call, and put its outcomes back for the next report."""
         call, self._call = self._call, None
         assert call is not None
         self.outbox[:0] = call.entries

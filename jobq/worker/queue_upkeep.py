@@ -191,9 +191,9 @@ class QueueUpkeep:
         self._find([each for each in part if each not in self._due and each not in retired], now)
 
     def _find(self, indexes: Sequence[int], now: int) -> None:
-        """Schedule a check of each queue that isn't empty.
+        """Schedule a check of each of these queues that isn't empty.
 
-        One command shows only whether any of several queues has messages. If so, check each half separately.
+        First ask whether any queue has messages. If so, search each half of the queues.
         """
         if not indexes:
             return

@@ -132,7 +132,7 @@ def _await_server(client: Client, settings: WorkerSettings) -> None:
 
 
 def _with_own_name(settings: WorkerSettings, client: Client) -> WorkerSettings:
-    """Return the settings. If a live worker already has this name, choose another name."""
+    """Return the settings, with another worker name if a live worker already has the name."""
     host, pid = socket.gethostname(), os.getpid()
     facts: dict[str, Any] = {
         "host": host, "pid": pid, "queues": [name for name, _ in settings.queues],

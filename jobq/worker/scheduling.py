@@ -1,8 +1,8 @@
 """Decides which queue is next, and how many messages to fetch from it. It doesn't call the server.
 
-With weights, queues take turns by smooth round robin: with 6:1, every seventh turn is the second queue's. With
-`strict`, the first queue that has messages is next. An empty queue is skipped until another queue returns messages, and
-a sleeping queue until it is woken. Partitions of a queue share its turns in rotation.
+With weights, queues take turns by smooth round robin: with 6:1, the second queue gets every seventh turn. With
+`strict`, the first queue that has messages is next. An empty queue is skipped until another queue returns messages. A
+sleeping queue is skipped until it is woken. Each turn of a queue with partitions goes to its next partition.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class QueueTurns:
             self._dry.clear()
 
     def sleeps(self, index: int) -> None:
-        """Skip an empty queue. A call of `wakes` ends this."""
+        """Skip an empty queue until the next call to `wakes`."""
         if index in self._awake:
             del self._awake[index]
             self.asleep[index] = None
@@ -122,7 +122,7 @@ class QueueTurns:
         return best
 
     def _pick_partition(self, there: list[int]) -> int | None:
-        """Choose the next queue. Return the partition that has waited longest for a turn."""
+        """Choose the next queue, and return its partition that has waited longest."""
         first = self._pick(sorted({self._first_of[i] for i in there}))
         members = [i for i in there if self._first_of[i] == first]
         return min(members, key=lambda i: self._turned[i], default=None)
@@ -131,8 +131,8 @@ class QueueTurns:
 class BatchSize:
     """Decides how many messages to fetch from a queue in one call, so that they run for about `target_s`.
 
-    The number starts at one, at most quadruples with each call, and is at most `most`. It shrinks immediately. With a
-    batch job, it is a multiple of the batch size.
+    The number starts at one, at most quadruples with each call, and is at most `most`. After a slow call, it
+    shrinks immediately. With a batch job, it is a multiple of the batch size.
     """
 
     def __init__(self, most: int, target_s: float, together: int = 0) -> None:

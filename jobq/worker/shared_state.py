@@ -44,7 +44,7 @@ class Phase(IntEnum):
 
 
 class Control(IntFlag):
-    """A request of the supervisor to a child.
+    """A request from the supervisor to a child.
 
     QUIET: Don't fetch messages. DRAIN: Exit once running jobs have finished. HURRY: Stop running jobs and exit.
     """
@@ -288,7 +288,7 @@ class SharedSlots:
             self._release()
 
     def gather(self, slots: Iterable[int], until: int) -> None:
-        """Let unstarted messages wait for more messages of their batch, until a time (boot_ns).
+        """Let unstarted messages wait until `until` (boot_ns) for more messages of their batch.
 
         Before that time, the supervisor doesn't take them back.
         """
@@ -299,7 +299,7 @@ class SharedSlots:
                     self._words[_HARD + slot] = until
 
     def note_again(self, at: int) -> None:
-        """Record that a finished message will run again by `at` (boot_ns).
+        """Record that a message will be retried before `at` (boot_ns).
 
         A child that replaces this child can still read the record.
         """
@@ -438,7 +438,7 @@ class SharedSlots:
         return self._times
 
     def note_lost(self, slots: Iterable[int]) -> None:
-        """Record that unstarted messages lost their locks, so that they don't start."""
+        """Mark unstarted messages whose leases were lost, so that the child doesn't start them."""
         with self._lock:
             for slot in slots:
                 if self._states[slot] in _UNSTARTED:
@@ -532,7 +532,7 @@ class SharedSlots:
 
 
 def lease_and_margin(lease_s: float) -> tuple[int, int]:
-    """Return a lease's duration and its margin, in ns. A child must stop its jobs this margin before the lease ends."""
+    """Return a lease's duration and safety margin, in ns. A child stops its jobs when only the margin remains."""
     lease_ns = round(lease_s * 1e9)
     return lease_ns, min(lease_ns // 10, 500_000_000)
 

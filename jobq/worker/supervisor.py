@@ -365,7 +365,7 @@ class Supervisor:
         return f"it drains, for at most {left_s} s more"
 
     def stop(self, code: int | None = None) -> None:
-        """Drain at the first call. At the second call, stop running jobs; at the third, kill the children."""
+        """On the first call, drain. On the second call, stop running jobs. On the third call, kill the children."""
         self.stopping += 1
         self.code = self.code if code is None else code
         if self.stopping == 1:

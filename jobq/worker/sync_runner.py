@@ -56,7 +56,7 @@ class SyncRunner(Runner):
                 child.rest(self._gathering.left_s())
 
     def room(self, index: int, freed: int = 0) -> int:
-        """Return how many messages to fetch. Free slots and the expected run time limit the number."""
+        """Return how many messages to fetch, given the free slots and how long messages run."""
         size = self._sizes[index].size
         if self._gathering:
             size = max(1, size - self._gathering.largest(index))
@@ -201,4 +201,4 @@ class SyncRunner(Runner):
         return self._child.timers.soft_timeout(seconds)
 
     def in_fork(self) -> None:
-        """Do nothing, because the executor ends a process that a job forked."""
+        """Do nothing, because the executor already ends processes that a job forks."""

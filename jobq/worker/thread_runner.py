@@ -198,7 +198,7 @@ class JobThreads:
         self._look_at, self._sooner = NEVER, threading.Event()
 
     def start(self, run: ThreadRun) -> None:
-        """Start a run in a thread, after `note` was called with the run."""
+        """Start a run in a thread. The caller must first pass the run to `note`."""
         if self.nbusy > self._nthreads:
             self._add_thread()
         self._inbox.put(run)

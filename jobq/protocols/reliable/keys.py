@@ -1,15 +1,15 @@
-"""Names of a queue's keys: `reliable:{mails}:undelivered`, or `reliable:{shop}mails:undelivered`.
+"""Names of a queue's keys, such as `reliable:{mails}:undelivered`.
 
-A name with a hash tag keeps it, so that a Cluster can serve several queues in one pop.
+A hash tag in queue names, as in `{shop}mails`, lets one pop read several queues of a Cluster.
 
 =============  ==========================================================================
-undelivered    list, waiting ids, next id first
-tickets        list, ids of waiting messages not promised to a blocked client; a blocking pop takes them
-delivered      sorted set, id by its last delivery, epoch ms; fractions keep the order within one ms
-messages       hash, id -> content, wherever the message is
-unacked        hash, id -> number of unacknowledged deliveries that ended, if any
-tokens         hash, id -> token of its holder, if the holder gave one
-dead           sorted set, id by its death, of messages delivered too often
+undelivered    list of waiting ids, next id first
+tickets        list of waiting ids not promised to a blocked client, for blocking pops
+delivered      sorted set of ids by last delivery (epoch ms); fractions order deliveries within one ms
+messages       hash of contents by id
+unacked        hash of numbers by id: earlier deliveries that were not acknowledged
+tokens         hash of consumers' tokens by id
+dead           sorted set of ids by time of death: messages delivered too often
 meta           hash: last_id, issued_at (of tickets), skew (see _look.lua), max_deliveries
 call:<caller>  string, PX 10 min: number and answer of that caller's last call
 =============  ==========================================================================
@@ -55,7 +55,7 @@ def _fits(name: str) -> bool:
 
 
 def tag_of(name: str) -> str:
-    """Return the part of the name that decides the Cluster's slot."""
+    """Return the hash tag that decides the queue's slot in a Cluster."""
     match = _NAME.fullmatch(checked_key(name))
     assert match is not None
     return match[1] or match[2]

@@ -42,7 +42,7 @@ class BlockingPop:
         self._line = BlockingConnection(calls.client, self._tickets[0])
 
     def steps(self) -> Steps[list[Popped] | None]:
-        """Wait for messages and return them; None at the timeout."""
+        """Wait for messages and return them, or None after the timeout."""
         popped: list[Popped] | None = []
         try:
             while popped == []:

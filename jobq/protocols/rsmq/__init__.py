@@ -12,7 +12,7 @@ Messages are delivered at least once.
     message = rsmq.receive_message("mails", wait=10)
     rsmq.delete_message("mails", message.id, receipt=message.receipt)
 
-The keys are RSMQ's (see `keys`), the scripts are in `lua/rsmq/`.
+The module `keys` lists RSMQ's keys. The scripts are in `lua/rsmq/`.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Rsmq(BlockingFacade):
 
     @stepwise
     def counts(self, qname: str) -> Steps[RsmqCounts]:
-        """Return the exact number of messages that can be received now, and of hidden messages."""
+        """Return the exact numbers of visible and hidden messages."""
         return steps.counts(self.requests, qname)
 
     @stepwise
@@ -194,7 +194,7 @@ class Rsmq(BlockingFacade):
     def change_messages_visibility(
         self, qname: str, held: Iterable[RsmqMessage | MessageRef], vt: int
     ) -> Steps[list[bool]]:
-        """Make messages visible in `vt` seconds. Messages that other clients have received since don't change."""
+        """Make messages visible in `vt` seconds. Skip messages that another client has received again."""
         return steps.each(held, lambda some: self.requests.visibility(qname, some, vt))
 
     @stepwise

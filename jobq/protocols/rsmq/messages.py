@@ -150,9 +150,9 @@ def too_long(size: int, maxsize: int) -> bool:
 
 
 def epoch_s(text: str) -> int | None:
-    """Convert a client's timestamp to epoch seconds; return None if it is unreadable.
+    """Convert a client's timestamp to epoch seconds; return None if it is invalid.
 
-    It may be in seconds or milliseconds, or a date of RFC 3339.
+    A timestamp is a number of seconds or milliseconds, or an RFC 3339 date.
     """
     try:
         number = float(text)

@@ -282,7 +282,7 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error` if Node accepts the queue's name. Otherwise, return a request that first checks the queue."""
+        """Raise `error`, or return a request that first checks the queue's existence if Node rejects the name."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # RSMQ would first report an id that only other clients make.
@@ -331,7 +331,7 @@ def first(results: Sequence[T]) -> T:
 
 
 def outcome_words(request: ScriptCall[list[bool]]) -> ScriptCall[list[str]]:
-    """Return the request with other results: 'deleted', 'moved', 'absent' or 'stale' for each message."""
+    """Return a request whose results are 'deleted', 'moved', 'absent' or 'stale' instead of bools."""
 
     def words(reply: list[Any]) -> list[str]:
         request.read(reply)

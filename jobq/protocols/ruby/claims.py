@@ -103,7 +103,7 @@ class Claims:
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))
 
     def reread(self, claim_id: str) -> Claim:
-        """Renew a claim's lease and return the claim. If another worker has deleted the claim, it has no jobs."""
+        """Renew a claim's lease and return the claim, without jobs if another worker has deleted it."""
         until = self.client.clock_ms(self._claims) + self._lease_ms
         self.client.command("ZADD", self._claims, "XX", until, claim_id)
         return Claim(claim_id, self.client.command("LRANGE", self._taken(claim_id), 0, -1))

@@ -104,10 +104,10 @@ def _show_refused(
 
 
 def with_reason(raw: bytes, queue: str, jid: str, why: str, kind: str = REFUSED) -> bytes:
-    """Add an error class and text to a dead Sidekiq job. Other bytes don't change, so Ruby can retry the job.
+    """Add an error class and text to a dead Sidekiq job. Its other fields don't change, so Ruby can retry the job.
 
-    A job over 8 MiB is returned unchanged. If Sidekiq's web interface can't show a job, the job's text becomes the only
-    argument of a placeholder job with the given queue and jid.
+    Return a job over 8 MiB unchanged. If Sidekiq's web interface can't show a job, return a placeholder job with this
+    queue and jid, whose only argument is the job's text.
     """
     if len(raw) > MAX_BYTES:
         return raw  # with a reason or a wrapper, the job might be longer than a server accepts
@@ -245,10 +245,10 @@ class DeadJobs:
         return len(fresh)
 
     def _died_since(self, queue: Queue, until: int, shown: Sequence[str]) -> list[DeadMessage]:
-        """Return messages dead-lettered at `until` or later, except messages in `shown`.
+        """Return messages dead-lettered at or after `until` (epoch ms), except ids in `shown`.
 
-        Other clients add and remove dead messages between two reads, which shifts the pages. So the ids are read first,
-        and the pages are read again until all these messages were seen.
+        Other clients may change the dead-letter set while it is read page by page. So the ids are read first, and then
+        the pages, until all messages with these ids were seen.
         """
         wanted = self._ids(queue, until) - set(shown)
         by_id: dict[str, DeadMessage] = {}
@@ -304,7 +304,7 @@ def _places(queue: Queue) -> Sequence[Queue]:
 
 
 def _pages(queue: Queue, until: int) -> Iterator[DeadMessage]:
-    """Yield dead messages, the latest first. Stop at the first death before `until`."""
+    """Yield messages dead-lettered at or after `until` (epoch ms), latest first."""
     offset = 0
     while page := queue.admin.dead(offset, PAGE):
         for died in page:

@@ -209,7 +209,7 @@ def read_back(content: bytes) -> tuple[RubyQueueName, dict[str, Any]] | None:
 
 
 def refused_back(content: bytes) -> tuple[RubyQueueName, bytes, str] | None:
-    """Return the Ruby queue, the original bytes and the reason of a job that couldn't be converted; else None."""
+    """Return a rejected job's Ruby queue, its original bytes and the reason; None if `content` isn't a rejected job."""
     stored = read_refusal(content)
     try:
         return stored and (_queue_of(stored.headers), stored.raw, stored.why)

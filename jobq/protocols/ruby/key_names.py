@@ -1,12 +1,12 @@
-"""Names of the keys of Resque and Sidekiq, and of the keys that an intake adds.
+"""Names of Resque's and Sidekiq's keys, and of the keys that an intake adds.
 
 =====================  ===============================================  ================================
-what                   Sidekiq, namespace '' unless redis-namespace     Resque, namespace 'resque'
+content                Sidekiq, namespace '' unless redis-namespace     Resque, namespace 'resque'
 =====================  ===============================================  ================================
-a queue                list `queue:low`, new jobs left, oldest right    list `resque:queue:low`, new right
+a queue                list `queue:low`, new jobs at the left           list `resque:queue:low`, new jobs at the right
 names of queues        set `queues`                                     set `resque:queues`
-later                  zsets `schedule` and `retry`, by epoch seconds   (none without a plug-in)
-given up               zset `dead`, by epoch seconds                    list `resque:failed`
+scheduled jobs         zsets `schedule` and `retry`, by epoch seconds   (none without a plug-in)
+dead jobs              zset `dead`, by epoch seconds                    list `resque:failed`
 workers                set `processes`, hash per process                set `resque:workers`
 =====================  ===============================================  ================================
 
@@ -84,7 +84,7 @@ def checked_queue(system: System, queue: str, namespace: str) -> RubyQueueName:
 
 
 def system_of(system: System, namespace: str | None = None) -> RubyQueueName:
-    """Return a RubyQueueName of the system and namespace without a queue, to build other keys."""
+    """Return a RubyQueueName with an empty queue name, to build other keys of the system."""
     return RubyQueueName(system, DEFAULT_NAMESPACE[system] if namespace is None else namespace, "")
 
 

@@ -31,7 +31,7 @@ class PrefetchWindow:
         return min(LIMIT, room) if room >= self._step() else 0
 
     def took(self, ready: int, asked: int, got: int, now: float) -> None:
-        """Record how many jobs were claimed. A claim of fewer jobs than requested doesn't show how fast jobs run."""
+        """Start to measure how fast claimed jobs run, unless the claim returned fewer jobs than requested."""
         self._held = ready + got if got == asked else 0
         self._taken_at = now
 
