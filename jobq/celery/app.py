@@ -150,9 +150,7 @@ class Celery:
     def autodiscover_tasks(
         self, packages: Any = None, related_name: str = "tasks", force: bool = False
     ) -> None:
-        """Import the module `tasks` of each package, by default of Django's apps, after a worker has imported its own
-        modules.
-        """
+        """Import each package's module `related_name` when a worker starts. By default, import from Django's apps."""
 
         def discover() -> None:
             names: Any = packages() if callable(packages) else packages

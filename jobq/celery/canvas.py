@@ -182,7 +182,7 @@ class _Composed(Signature):
         return self.apply_async(args)
 
     def clone(self, args: Sequence[Any] = (), kwargs: Any = None, **options: Any) -> Any:
-        """Return a copy with other options. Pass arguments for the first tasks to `apply_async`."""
+        """Return a copy with these additional options. This method ignores `args` and `kwargs`."""
         made = signature(dict(self))
         made["options"] = {**self["options"], **options}
         return made

@@ -120,7 +120,7 @@ class Task:
         raise NotImplementedError(f"task {self.name} must define run()")
 
     def _leave(self, *args: Any) -> None:
-        """Override this handler in subclasses. It runs before or after an attempt, as in Celery."""
+        """Do nothing, unless a subclass overrides the handler, such as `on_success`."""
 
     before_start = on_success = on_failure = on_retry = after_return = _leave
 

@@ -67,7 +67,7 @@ class Attempt:
         return (TaskContext(task_result=self._result),) if self._task.takes_context else ()
 
     def start(self) -> None:
-        """Record the start, and send task_started."""
+        """Record the attempt's start, and send the signal task_started."""
         number = self._tried.attempt
         earlier: Sequence[Tried] = ()
         if self._ttl_s and number > 1:
@@ -96,7 +96,7 @@ class Attempt:
         return plain
 
     def succeeded(self, value: Any) -> None:
-        """Record the end, and send task_finished."""
+        """Record the attempt's success, and send the signal task_finished."""
         if os.getpid() != self._pid:
             return  # a process forked by the job
         self._tried = structs.replace(self._tried, finished=_now_ms(), done=True, value=value)
@@ -104,7 +104,7 @@ class Attempt:
         self._finish(TaskResultStatus.SUCCESSFUL)
 
     def failed(self, error: BaseException) -> None:
-        """Record the error, and send task_finished unless another attempt follows."""
+        """Record the error, and send the signal task_finished unless another attempt follows."""
         if os.getpid() != self._pid or self.is_stopped_by(error):
             return
         outcome = self._outcome(error)
@@ -124,7 +124,7 @@ class Attempt:
             self._write(MIN_TTL_S)
 
     def is_stopped_by(self, error: BaseException) -> bool:
-        """Return whether this error interrupts the attempt; then the task neither succeeds nor fails."""
+        """Return whether this error interrupts the attempt. An interrupted attempt neither succeeds nor fails."""
         return isinstance(error, _STOPPED)
 
     def _finish(self, status: Any) -> None:

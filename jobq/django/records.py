@@ -43,7 +43,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Called(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The call of a message. Records contain a copy, because the queue deletes the message when it is done."""
+    """The task and arguments of a message. Records contain a copy, because the queue deletes finished messages."""
 
     task: str
     args: list[Any] = []

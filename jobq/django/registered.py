@@ -47,7 +47,7 @@ class RegisteredTasks:
         self._by_name: dict[str, Registered] = {}
 
     def find(self, name: str) -> Registered | None:
-        """Return the task of this name. It never imports modules."""
+        """Return the task with this name, without importing modules."""
         return self._by_name.get(name)
 
     def __iter__(self) -> Iterator[Registered]:

@@ -43,7 +43,7 @@ class StoredError(TaskError):
 
 
 def moment(epoch_ms: int) -> datetime | None:
-    """Convert epoch ms to a datetime, which is aware if USE_TZ is set. Return None for 0, an unknown time."""
+    """Convert epoch ms to a datetime, which is aware if USE_TZ is set. Return None if `epoch_ms` is 0."""
     if not epoch_ms:
         return None
     aware = datetime.fromtimestamp(epoch_ms / 1000, UTC)

@@ -186,7 +186,7 @@ def opened(path: Path, flags: int) -> int:
 
 
 def noted(path: Path) -> str | None:
-    """Return the path stored in `path`, a file of the embedded server; None if the file doesn't exist."""
+    """Read the path stored in the file at `path`. Return None if the file doesn't exist."""
     try:
         with open(opened(path, os.O_RDONLY), "rb") as file:
             return os.fsdecode(file.read())

@@ -69,7 +69,8 @@ def held(path: Path) -> bool:
 
 
 def client_of(socket: Path) -> Redis:
-    """Return a client without retries. It decodes paths so that they can be encoded to the same bytes."""
+    """Return a client for the server at `socket`. The client doesn't retry."""
+    # The server's replies contain file paths, which can be invalid UTF-8.
     return Redis(
         unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0), protocol=2,
         decode_responses=True, encoding_errors="surrogateescape",
@@ -101,7 +102,7 @@ def folder_of(socket: Path) -> str | None:
 def answers(socket: Path, data: Path) -> bool:
     """Return whether the server at `socket` uses this data folder.
 
-    A copied data folder contains the socket path of the original's server, which uses another folder.
+    This check is necessary because a copied data folder contains the socket path of another server.
     """
     return same(folder_of(socket), data)
 

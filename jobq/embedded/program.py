@@ -1,4 +1,4 @@
-"""Finds the server program for the embedded server, the testing kit, chaos and jobq's own tests."""
+"""Finds the Valkey or Redis program that runs the embedded server and test servers."""
 
 from __future__ import annotations
 

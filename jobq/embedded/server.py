@@ -61,10 +61,10 @@ class EmbeddedStatus(NamedTuple):
 def start_or_join(settings: ServerSettings) -> str:
     """Return the URL of the embedded server, and start the server if it isn't running.
 
-    Raises EmbeddedError if that fails.
+    Raises EmbeddedError if the server can't start.
 
-    The first call in a process logs a warning, in case JOBQ_URL was forgotten. There is no warning if the settings
-    request the embedded server, or if the command line announces it.
+    The first call in a process logs a warning, because the user may have forgotten JOBQ_URL. The call doesn't log a
+    warning if the settings request the embedded server, or if `announced_by` replaced the warning.
     """
     asked = _allowed(settings)
     files = _where(settings)

@@ -271,7 +271,7 @@ def _put_sample(sheet: Sheet, name: str, sample: Sample, unchanged_s: float, now
 
 
 def put_schedules(sheet: Sheet, queue: str, schedules: Schedules) -> None:
-    """Record when each schedule of a queue last enqueued its job, and for how long its next job is overdue."""
+    """Record when each schedule of a queue last enqueued its job, and how long its next job has been overdue."""
     for name, text in schedules.definitions.items():
         state = schedules.ticks.get(name)
         if state is None or state.paused:

@@ -86,8 +86,8 @@ class Bar(NamedTuple):
     """A bar of a chart.
 
     Attributes:
-        label: Parts of the label by name. If the label is too long, the parts `job` and `jobs` lose their beginnings,
-            and other parts their ends.
+        label: Parts of the label by name. A long label is shortened: `job` and `jobs` at the start, other parts at the
+            end.
         shown: The value as text.
         before: Value in an earlier range, shown as a thin bar below.
     """

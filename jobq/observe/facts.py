@@ -76,7 +76,7 @@ class Collector:
         self._wants_result = result
 
     def collect(self, mid: str) -> MessageFacts:
-        """Return all facts that `why` needs. This takes two round trips, and on a Cluster more."""
+        """Return all facts for `jobq why`. This takes two round trips, or more on a Cluster."""
         queue, member = self.queue, member_of(mid)
         first = self._ask(self._asked_first(mid, member))
         status: Status = first["status"]
@@ -334,7 +334,8 @@ def _server(queue: Queue, read: dict[str, Any]) -> ServerFacts:
 
 
 def may_ask_info(client: Client) -> bool:
-    """Return whether the client has the default user. For others, INFO may be rejected, which the server logs."""
+    """Return whether the client uses the default user, who may run INFO."""
+    # The server logs rejected commands of other users.
     return urlsplit(client.url).username in (None, "", "default")
 
 

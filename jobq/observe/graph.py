@@ -140,7 +140,7 @@ def folded(
     nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], layer_of: Mapping[str, int],
     urgency: Sequence[str],
 ) -> tuple[dict[str, GraphNode], list[GraphEdge], dict[str, int]]:  # fmt: skip
-    """Merge the nodes of a layer that have the same job, or the whole layer if that isn't enough."""
+    """In each layer, merge nodes with the same job. If more than MAX_NODES remain, merge each whole layer."""
     for by_job in (True, False):
         groups = defaultdict[tuple[int, str], list[GraphNode]](list)
         for name, node in nodes.items():

@@ -108,7 +108,7 @@ class Situation:
         ]
 
     def lost(self) -> list[WorkerEntry]:
-        """Return the lost workers, latest first. Their heartbeats stopped, although they didn't report an exit."""
+        """Return the lost workers, latest first. Lost workers stopped sending heartbeats without reporting an exit."""
         lost = [worker for worker in self.workers or () if worker.is_lost(self.now_ms)]
         return sorted(lost, key=lambda worker: -worker.seen_at)
 
@@ -279,7 +279,7 @@ def _poison(situation: Situation) -> Iterator[Incident]:
 
 
 def _unexplained(situation: Situation, facts: QueueFacts) -> list[Event]:
-    """Return recent crashes, but ignore the only crash of a message that later succeeded."""
+    """Return recent crashes. If a message crashed once and then succeeded, leave out its crash."""
     recent = [crash for crash in facts.crashes if situation.now_ms - crash.finished_at < CRASHES_MS]
     times = Counter(crash.mid for crash in recent)
     return [

@@ -132,7 +132,7 @@ class JobLog:
             logger.info("← %s %s %s", name, mid, took, extra=extra)
 
     def flush(self) -> None:
-        """Write the buffered lines, unless a job forked this process, because the parent writes these lines."""
+        """Write the buffered lines. In a process forked by a job, do nothing, because the parent writes the lines."""
         if self._nbytes[0] and os.getpid() == self._pid:
             with self._lock:
                 # A signal handler may call this in the middle of `_kept`, or of this method.

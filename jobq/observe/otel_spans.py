@@ -1,7 +1,7 @@
 """Spans and metrics that follow OpenTelemetry's conventions for messaging systems.
 
-A span is named `send {queue}` for an enqueue, and `process {queue}` for an attempt. Receiving and settling messages
-have no spans, because one call to the server ends many messages and fetches more.
+A span is named `send {queue}` for an enqueue, and `process {queue}` for an attempt. Calls that settle or fetch
+messages have no spans, because one call settles many messages and fetches other messages.
 """
 
 from __future__ import annotations

@@ -117,10 +117,10 @@ class Redactor:
     """Hides secrets in arguments and texts.
 
     Attributes:
-        more: Names whose values are hidden in all jobs.
+        more: Additional names whose values are hidden.
         registry: The jobs that this process has imported.
         declared: Returns the names that a job hides with `@job(redact=...)`; '*' hides all arguments.
-        usual: Names whose values are always hidden.
+        usual: Built-in names whose values are hidden, such as `*passw*`.
     """
 
     def __init__(

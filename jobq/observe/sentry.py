@@ -127,9 +127,9 @@ class SentryMiddleware:
 
 
 class CrashEvents(MonitorListener):
-    """Runs in a worker's monitor process, and sends an event to Sentry when a child dies.
+    """Sends an event to Sentry for each killed child, and for each message that a crash dead-lettered.
 
-    It also sends an event when a child's death dead-letters a message.
+    Runs in a worker's monitor process.
     """
 
     def start(self, pool: Any) -> None:

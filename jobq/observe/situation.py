@@ -130,7 +130,7 @@ def situation_of(
 
 
 def _busiest(samples: Mapping[str, Sample]) -> list[str]:
-    """Return the queues to read: first queues with unknown jobs, then the queues with the most messages."""
+    """Return the queues to read. Queues with unknown jobs come first, then the queues with the most messages."""
 
     def rank(name: str) -> tuple[int, ...]:
         sample = samples[name]
@@ -239,10 +239,10 @@ def _last_kinds(events: Sequence[Event]) -> dict[str, str]:
 
 
 def unknown_jobs(client: Client, samples: Mapping[str, Sample]) -> dict[str, dict[str, int]]:
-    """Count, by queue and job, waiting messages that a worker returned because it didn't know their job.
+    """Count the waiting messages that a worker returned because it didn't know the job.
 
-    The job is '' if it can't be read. At most MAX_QUEUES queues are read. If a queue has many such messages, the
-    numbers by job are estimates.
+    Return the numbers by queue and job; an unreadable job is ''. At most MAX_QUEUES queues are read. The numbers are
+    estimates if a queue has many such messages.
     """
     names = [name for name, sample in samples.items() if sample.unknowns][:MAX_QUEUES]
     reads = [

@@ -21,8 +21,7 @@ PATIENCE_S = 0.5
 
 
 class Unblocked(io.TextIOBase):
-    """A text stream that writes to the file of `stream` with `send`, which raises BlockingIOError when the file is
-    full.
+    """A text stream that drops lines instead of blocking. `send` must raise BlockingIOError if it would block.
 
     Attributes:
         note: Returns a line that reports how many lines were dropped. The line is written when there is room again.

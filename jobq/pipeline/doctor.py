@@ -62,7 +62,7 @@ def findings(
 
 
 def start(client: Client | None, *, memory: str | None, master: str | None) -> Finding:
-    """Start a Spark session. With a client, one of its executors reads the server's queues."""
+    """Start a Spark session. Given a client, check that Spark executors can read the server's queues."""
 
     began = time.monotonic()
     try:
@@ -162,7 +162,7 @@ def heap(memory: str | None) -> Iterator[Finding]:
 
 
 def scratch() -> Iterator[Finding]:
-    """Check the folder in which Spark stores sorts and shuffles that exceed the memory."""
+    """Check the folder in which Spark stores data that doesn't fit into memory."""
     named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     folder = Path(named or tempfile.gettempdir())
     if not os.access(folder, os.W_OK):

@@ -189,7 +189,7 @@ def is_missing_key(error: ScriptError) -> bool:
 
 
 def topic_tail(client: Client, topic: str) -> LogTail:
-    """Return the topic's current end. Its `n` is the last message's index, so it includes removed messages."""
+    """Return the topic's current end. `n` is the last message's index, so `n` also counts removed messages."""
     [tail] = topic_tails(client, [topic])
     if isinstance(tail, JobqError):
         raise tail
@@ -213,7 +213,7 @@ _NREADS = 3
 
 
 def _tail_reads(binding: TopicCalls) -> list[Read | ScriptCall[Any]]:
-    """Return a call that reads a topic's end, and calls that fail if a key has the wrong type."""
+    """Return calls for a topic. The first reads the topic's end. The others fail if a key has the wrong type."""
     bound = binding.scripts()["read"]
     values = bound.script.order({"from": 1, "upto": 0, "count": 1})
     logs = [binding.key(name) for name in ("log", "base")]

@@ -5,8 +5,8 @@ source. The target stores the replay's progress under that name:
 
 - A topic appends messages and records the index of the last message in the same script call. The script rejects a call
   with a lower index.
-- A queue stores the progress after each call, so after a crash, only one call can be repeated. Message ids are made of
-  topic and index. So the queue rejects live and deduped messages, and the replay skips messages that are already dead.
+- A queue stores the progress after each call, so after a crash, only one call can be repeated. A message's id consists
+  of its topic and index, so the queue rejects repeated messages. The replay skips messages that are already dead.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ArchivedMessage:
 
 
 class ReplayTarget(Protocol):
-    """The topic or queue that gets replayed messages. Use it in a `with` block."""
+    """The topic or queue to which a replay sends messages. Use the target in a `with` block."""
 
     #: Maximum number of messages per call.
     per_call: int
@@ -146,7 +146,7 @@ def _checked(begun: int, first: int) -> int:
 
 
 def archived_messages(rows: Iterable[dict[str, Any]]) -> Iterator[ArchivedMessage]:
-    """Convert rows of the table `topics`. Raises LakeError if the topic was deleted between two rows."""
+    """Convert rows of the table `topics`. Raises LakeError if the indexes restart, because the topic was recreated."""
     last = 0
     for row in rows:
         archived = ArchivedMessage(
@@ -424,7 +424,7 @@ class TopicReplay:
             self._command("DEL", self._lock)
 
     def reached(self) -> int:
-        """Return the index of the last message that this replay has appended; 0 before its first call."""
+        """Return the index of the last message that this replay has appended, or 0 if there is none."""
         note = self._command("GET", self._note)
         # The record of a numbered call begins with the number: see lua/shared/_call.lua.
         number = re.match(rb"\d+", note or b"")

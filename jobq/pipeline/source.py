@@ -57,7 +57,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 def _columns(options: Mapping[str, str], schema: StructType, stream: bool) -> Columns:
-    """Return the view's columns that a user's schema names. Raises ConfigError for unknown columns and wrong types."""
+    """Return the view's columns for the fields of `schema`. Raises ConfigError for unknown columns and wrong types."""
 
     view = view_of(options, stream)
     known = {column.name: column for column in (*VIEWS[view], CORRUPT)}

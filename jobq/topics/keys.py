@@ -47,7 +47,7 @@ def key(start: str, name: str, group: str = "", caller: str = "") -> str:
 
 
 def of_topic(start: str) -> list[str]:
-    """Return all keys of a topic, except the keys of its groups and callers."""
+    """Return all keys of a topic, except its groups' keys and its `call:` keys."""
     return [start + name for name in ("log", "base", "clean", "newest", "marks", "meta", "groups")]
 
 

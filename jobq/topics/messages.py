@@ -41,7 +41,7 @@ class TopicBatch(NamedTuple):
         token: Identifies the lease of these messages.
         deliveries: Number of deliveries of these messages, including this delivery.
         lease_at: When the lease ends.
-        skipped: Number of skipped indexes, whose messages retention dropped before a poll could return them.
+        skipped: Number of messages that retention removed before a poll could return them.
     """
 
     messages: list[TopicMessage]

@@ -344,8 +344,8 @@ class Reader(BlockingFacade):
 class AsyncReader(AsyncFacade[Reader]):
     """A Reader with awaitable methods, for `async for`. Only one coroutine at a time may use it.
 
-    Cancelling a poll ends the wait and gives back messages that were already fetched. With commit='read', these
-    messages are already committed, so the next poll returns them.
+    If a poll is cancelled, the reader releases the fetched messages. With commit='read', these messages are already
+    committed, so the reader keeps them for its next poll.
     """
 
     poll = awaited(Reader.poll)

@@ -4,7 +4,8 @@
 <topic>:nextIndex              index of the last message, in spite of the key's name; the first is 1
 <topic>:messages:<index>       the message
 <topic>:<group>:nextIndex      the last index delivered to the group; 0 if the key doesn't exist
-<topic>:call:<caller>          only jobq's, PX 10 min: number and reply of a caller's last call
+<topic>:call:<caller>          number and reply of a caller's last call; only jobq uses this key,
+                               which expires after 10 min
 =============================  ====================================================================
 
 As in redismq, a group's position moves as messages are read, so messages are delivered at most once. Keys have no
@@ -229,7 +230,7 @@ class RedismqReader:
         self.topic.client.command("DEL", self.position_key)
 
     def lag(self) -> Lag:
-        """Return the group's lag. Missing messages are counted too."""
+        """Return the group's lag, which also counts deleted messages."""
         position = self.topic.index_at(self.position_key)
         last = self.topic.last()
         behind = max(0, last - position)

@@ -137,7 +137,7 @@ class Contents:
         )
 
     def plain(self, text: str, job: str = "") -> str:
-        """Return a text that was never sealed, with secrets hidden."""
+        """Return an unencrypted text, shortened and with secrets hidden."""
         more = len(text) - MAX_SHOWN
         cut = f"{text[:MAX_SHOWN]}… and {more:,} more characters" if more > 0 else text
         return self._redactor.text(cut, self._redactor.declared(job))

@@ -156,7 +156,7 @@ class Filter:
         return all(term(row) for term in self.terms)
 
     def only(self, key: str) -> frozenset[str] | None:
-        """Return the only texts that the filter allows for `key`; None if it also allows other texts."""
+        """Return all texts that the filter allows for `key`; None if they can't be listed."""
         allowed: frozenset[str] | None = None
         for term in self.terms:
             texts = [test.exact for test in term.tests if isinstance(test, TextPattern)]
@@ -166,9 +166,7 @@ class Filter:
         return allowed
 
     def may(self, key: str, text: str) -> bool:
-        """Return whether a row whose `key` is `text` can match the filter. If not, a list skips the whole queue or
-        place.
-        """
+        """Return whether a row whose `key` is `text` can match the filter."""
         texts = {text, base_of(text)} if key == "queue" else {text}
         return all(term.holds(*texts) for term in self.terms if term.key == key)
 

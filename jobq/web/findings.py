@@ -71,7 +71,7 @@ def findings(site: Site, snapshot: Snapshot) -> list[PageFinding]:
 
 
 class LateSchedules:
-    """Finds schedules that are overdue or no longer declared. It queries the server at most every LATE_EVERY_S."""
+    """Finds overdue and undeclared schedules. It queries the server at most once per LATE_EVERY_S seconds."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

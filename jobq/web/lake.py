@@ -244,7 +244,7 @@ class LakeHistory:
         return ErrorHistory(errors[0] if errors else None, tuple(newest))
 
     def first_seen(self, groups: Sequence[str]) -> dict[str, int]:
-        """Return when each group of errors was first seen on any day in the lake, in epoch ms."""
+        """Return the time of each error group's first failure in the lake, in epoch ms."""
         if not groups:
             return {}
         rows = self.query(

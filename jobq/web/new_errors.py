@@ -1,4 +1,4 @@
-"""Errors that occur in the events of the last minutes, but not in earlier events."""
+"""Errors that occur in the events of the last 15 minutes, but not in earlier events."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class ErrorGroups:
                 self._since.pop(name, None)
 
     def new(self, now_ms: int, since_ms: Callable[[str], int | None], most: int) -> list[NewError]:
-        """Return groups of errors first seen in the last minutes, most frequent first.
+        """Return groups of errors first seen in the last 15 minutes, most frequent first.
 
         Args:
-            since_ms: Function that returns the time since which a queue's events are known, or None.
+            since_ms: Returns when a queue's known events begin, or None.
         """
         with self._lock:
             news = [

@@ -152,7 +152,7 @@ def _note(request: Request, me: Identity, view: Preferences) -> OperationView | 
 
 
 def _exports(site: Site) -> list[str]:
-    """Return the environment variables with which commands use this dashboard's server."""
+    """Return environment variables that make commands use this dashboard's server."""
     client = site.client
     lines = [f"JOBQ_URL={masked(client.url)}"] if client.settings.url else []
     return lines + ([f"JOBQ_NAMESPACE={client.namespace}"] if client.namespace != "jobq" else [])

@@ -57,7 +57,7 @@ class Ring:
                 self._parts[at + i] = _UNKNOWN
 
     def add(self, at_s: float, column: int, value: float) -> None:
-        """Add `value` to a figure's point at `at_s`, which may be in the past. Ignore points before the buffer."""
+        """Add `value` to a figure's point at `at_s`, which may be in the past. Ignore points older than the buffer."""
         point = int(at_s // self.step_s)
         if point > self._last:
             self._forget(point)

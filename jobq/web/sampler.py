@@ -135,7 +135,7 @@ class Snapshot(NamedTuple):
 
     @property
     def causes(self) -> list[Incident]:
-        """Incidents that can cause problems of queues. Incidents that only repeat a queue's state are left out."""
+        """Incidents that can cause problems in queues. Incidents that only describe a queue's state are left out."""
         return [
             incident
             for incident in self.incidents

@@ -115,7 +115,7 @@ class FoundRows(NamedTuple):
 
     Attributes:
         looked_at: Number of searched messages.
-        total: Number of all messages in the searched places.
+        total: Number of messages in the searched queues and states.
         cursor: Position at which the next request continues; '' at the end of the list.
         at_ms: Server time of the request, in epoch ms.
         problems: Queue name -> reason why the queue can't be read.
@@ -156,7 +156,7 @@ def messages(
 
 
 def names_in(asked: Filter, queues: Sequence[str]) -> list[str]:
-    """Return the queues that can match the filter, and their partitions that are named in the filter."""
+    """Return the queues that can match the filter, and the partitions that the filter names."""
     partitions = {name for name in asked.only("queue") or () if base_of(name) in queues}
     return [name for name in sorted({*queues, *partitions}) if asked.may("queue", name)]
 

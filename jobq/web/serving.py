@@ -34,7 +34,7 @@ _OUT_OF_FILES = "socket.accept() out of system resource"
 
 
 class Connections:
-    """The open connections of a server, and how long each has waited for its client. It is not thread-safe."""
+    """Tracks a server's open connections, and closes connections whose clients are too slow. It isn't thread-safe."""
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
         self.most = most

@@ -93,7 +93,7 @@ class QueueFigures(NamedTuple):
 
     @property
     def empty_in_s(self) -> float | None:
-        """Seconds until no message is ready at this rate: infinity for never, None if unknown."""
+        """Estimated seconds until the queue has no ready messages; infinity if never, None if unknown."""
         if not self.ready:
             return 0.0
         per_s = self.growth.per_s

@@ -125,7 +125,7 @@ def headline(snapshot: Snapshot, nfindings: int) -> Headline:
     """Return the headline of the overview page.
 
     Args:
-        nfindings: Number of findings on the page, including the finding about the first cause.
+        nfindings: Number of findings on the page, including any finding that the headline repeats.
     """
     count, bad = len(snapshot.queues), snapshot.in_trouble
     words = counted(count, "queue")

@@ -44,11 +44,12 @@ class RecordedSpan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LakeAudited(Audited):
-    """The audit result of one queue. accepted = finished + superseded + open + live + lost.
+    """The audit result of one queue, where accepted = finished + superseded + open + live + lost.
 
     Attributes:
-        open: Messages without an end in the lake's events, unless the server was asked about them.
-        live: Unfinished messages that the server still has, if the server was asked.
+        superseded: Messages that newer content replaced.
+        open: Messages without a final event in the lake; 0 if the audit asked the server.
+        live: Messages without a final event that the server still has.
         unrecorded: Finished messages whose enqueue in the range was not recorded.
         notes: Reasons why figures may be incomplete.
     """

@@ -53,7 +53,7 @@ class OffsetsUntoldError(LakeError):
 
 
 class CommitConflictError(LakeError):
-    """Another ingest or upkeep committed first. Nothing of this commit is in the table."""
+    """Another process committed first, so this commit failed and changed nothing."""
 
 
 @contextmanager
@@ -395,7 +395,7 @@ UNCOUNTED = -1
 def adopt(lake: Lake, client: Client, source: str = "") -> None:
     """For each table whose log has no offsets, compute the offsets from the rows, and commit them.
 
-    In queues of other sources, an offset's entry number is UNCOUNTED. The next ingest of that source sets the number.
+    If a queue belongs to another source, its offset's entry number is UNCOUNTED until the next ingest of that source.
     """
     for table in (EVENTS, TOPICS):
         delta = lake.table(table.name)

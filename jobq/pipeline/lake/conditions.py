@@ -74,7 +74,7 @@ class Argument(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """Selects the rows that match all conditions and, if an argument is set, have that argument.
+    """Selects rows that match all conditions and, unless `argument` is None, also match `argument`.
 
     Attributes:
         queue: Queue or topic to search; None searches all.

@@ -180,7 +180,7 @@ def _erase_messages(server: Ingest, by_queue: dict[str, set[str]], done: LiveEra
 
 
 def _purged(queue: Queue, mid: str) -> int:
-    """Purge the dead messages of a mid, and return their number."""
+    """Purge all dead messages with this message id, and return their number."""
     number = 0
     while dead := queue.admin.dead(mid=mid, limit=1):
         ids = [message.dead_id for message in dead]
@@ -203,7 +203,7 @@ def _can_be_mid(mid: str) -> bool:
 
 
 def _erase_events(server: Ingest, by_queue: dict[str, set[str]], done: LiveErased) -> None:
-    """Delete ingested stream entries that mention an erased message. `done.left` counts the other such entries."""
+    """Delete ingested stream entries that mention an erased message. `done.left` counts matches not yet ingested."""
     client, places = (
         server.client,
         of_source(server.options.source, state_of(server.lake, EVENTS).places),

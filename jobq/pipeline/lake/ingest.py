@@ -87,11 +87,11 @@ class IngestOptions:
     """Sources and batch sizes of an ingest.
 
     Attributes:
-        names: Queues to read, without topics; None reads all queues and topics.
+        names: Read only these queues and no topics. By default, read all queues and topics.
         max_rows: Approximate number of entries per batch.
         trim: Trim the event streams up to the entries that the lake has committed.
         partition_entries: Approximate number of entries per partition.
-        source: Name of the server, if several servers have their events in this lake.
+        source: Name of the server, if the lake contains events from several servers.
         audit_log: Also keep the entries of the audit log.
     """
 
@@ -161,7 +161,7 @@ class Ingest:
         return {sourced(self.options.source, name): value for name, value in by_name.items()}
 
     def _counted(self, state: IngestState, tails: Mapping[str, LogTail]) -> IngestState:
-        """Add the entry numbers that `adopt` couldn't count, because it used another server."""
+        """Set the entry numbers that `adopt` left UNCOUNTED because it used another server."""
         uncounted = {name for name in tails if name in state.places and state.places[name].n < 0}
         counted = {
             name: offset_in(self.client, tails[name], offsets.parsed_id(state.places[name].id))
@@ -268,7 +268,7 @@ class Ingest:
         return TimeBounds(max(0, min(*oldest, earlier) - DAY_MS), later + DAY_MS)
 
     def _first(self, range_: LogRange, now: LogTail) -> LogTail:
-        """Return `now`, but if the range must be divided by time, `first_id` is the id of the range's first entry."""
+        """Return `now`, with the id of the range's first entry as `first_id` if the range must be divided by time."""
         if (
             not range_.limit
             or range_.limit <= self.options.partition_entries
@@ -356,7 +356,7 @@ class IngestRound(NamedTuple):
     engines: Mapping[str, EngineName] = MappingProxyType({})
 
     def done_by(self, part: str, engine: EngineName) -> IngestRound:
-        """Return totals with a part's engine, which is `spark` if any batch of that part used Spark."""
+        """Return the totals with `engine` recorded for `part`. `local` never replaces a recorded `spark`."""
         used: EngineName = "spark" if "spark" in (self.engines.get(part), engine) else engine
         return self._replace(
             engines={**self.engines, part: used},

@@ -103,7 +103,7 @@ class QueueBacklog(NamedTuple):
 
     Attributes:
         id and n: Offset after the last ingested event.
-        backlog: Number of events that weren't ingested yet.
+        backlog: Number of events that haven't been ingested yet.
         dropped: Number of events trimmed before they were ingested.
         overruns_in_s: Predicted seconds until the stream drops events before they are ingested. None if all events were
             ingested, or if the lake has none of the queue's events.

@@ -1,7 +1,7 @@
 """Open or create a lake, and lock it.
 
-The lock is an advisory lock on a file in the lake's folder, for one ingest or upkeep at a time. The lock ends with its
-process. A bucket has no lock: two concurrent ingests do the same work, and Delta rejects the second commit of a batch.
+A process that writes to the lake holds an advisory lock on a file in the lake's folder. The lock ends with the process.
+A bucket has no lock: two concurrent ingests do the same work, and Delta rejects the second commit of a batch.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from jobq.pipeline.offsets import LogOffset
 
 
 class Quarantine(NamedTuple):
-    """State of the quarantine table, with which a task skips entries that are already stored.
+    """State of the quarantine table. Tasks use this state to skip entries that are already stored.
 
     Attributes:
         upto: Id of each queue's latest stored entry.

@@ -260,7 +260,13 @@ ROWS_AT_ONCE = 2_000
 
 
 class ArchiveSummary(NamedTuple):
-    """Summary of rows: number, bytes of content, and key and time (epoch µs) of the first and the last row."""
+    """Summary of archived rows.
+
+    Attributes:
+        nbytes: Total size of the contents.
+        first, last: Keys of the first and last row.
+        first_us, last_us: Times of the first and last row, epoch µs.
+    """
 
     rows: int
     nbytes: int

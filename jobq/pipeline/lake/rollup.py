@@ -254,7 +254,7 @@ def uncounted(lake: Lake, before: str) -> dict[str, int]:
 
 
 def refresh(lake: Lake, spark: SparkSession) -> dict[str, int]:
-    """Update both tables; return the number of rows written, by table."""
+    """Update rollup_hourly and job_runs. Return the number of rows written to each table."""
     return {ROLLUP.name: _hourly(lake, spark), JOB_RUNS.name: _runs(lake, spark)}
 
 

@@ -39,7 +39,7 @@ class ReadRange(NamedTuple):
     Attributes:
         expected: Number of entries; UNKNOWN if the range was divided by time.
         anchor: If the range was divided by time, the id of the previous entry or, if there is none, of the first entry.
-        dropped: Number of the stream's entries trimmed before planning.
+        dropped: Number of entries trimmed from the stream before this range was created.
         rows: Estimated number of rows, for dividing the work.
     """
 

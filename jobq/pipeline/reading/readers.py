@@ -149,7 +149,7 @@ class JobqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_without_traceback()
     def reportLatestOffset(self) -> Offset:
-        """Return the latest offsets for the query's progress."""
+        """Return the latest offsets for Spark's progress reports."""
         tails = self._tails({})
         return offsets.to_plain(
             {name: self._ends.get(name, now.place) for name, now in tails.items()}

@@ -94,7 +94,7 @@ def view_of(given: Mapping[str, str], stream: bool = False) -> str:
 
 
 def columns_of(given: Mapping[str, str]) -> Columns:
-    """Return the columns that the option `columns` names, in its order, or the view's default columns."""
+    """Return the columns listed in the option `columns`, in the same order, or the view's default columns."""
     view = view_of(given)
     every = [name for names in (*READ.values(), *STREAM.values()) for name in names]
     # Spark doesn't say yet whether it will read or stream: requested() checks that.

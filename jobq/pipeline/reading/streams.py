@@ -59,9 +59,9 @@ def event_batches(
 class _Pages:
     """Reads a range, and detects entries trimmed before they were read.
 
-    If the number of entries is known, the loss is the number of entries that weren't read. Otherwise each page begins
-    with an entry already read: if the server still has that entry, later entries weren't trimmed. Once that entry is
-    gone, the loss is the number of entries trimmed since planning.
+    If the number of entries is known, the loss is the number of entries that weren't read. Otherwise, each page
+    starts at a known entry. If the server still has that entry, no later entries were trimmed. If that entry is gone,
+    the loss is the number of entries trimmed since the range was created.
     """
 
     def __init__(self, request: ReadRequest, client: Client, range_: ReadRange) -> None:

@@ -1,8 +1,8 @@
 """Compute how many workers meet a wait target, by simulating the busiest recorded hour and by a formula.
 
-The simulation serves the recorded arrivals first come first served, with their recorded run times. So the result
-includes the effects of bursts, daily waves and long tails. A free worker chooses among the queues by weight, as
-`jobq worker --queues high:6,low` does: by a smooth weighted round robin among the queues that have messages.
+The simulation uses the recorded arrival times and run times, so the result includes the effects of bursts, daily waves
+and long tails. A free worker chooses a queue with messages by smooth weighted round robin, as
+`jobq worker --queues high:6,low` does. Then the worker runs the oldest message of this queue.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _turn(waiting: Sequence[deque[int]], weights: Sequence[int], credit: list[in
 
 
 def simulate(trace: Trace, workers: int, weights: Sequence[int], target_us: int) -> Waits:
-    """Simulate the workers, and return the waits of the counted arrivals."""
+    """Simulate the workers, and return the waits of arrivals in the measured hour."""
     delays = waits(trace, workers, weights)
     judged = sorted(compress(delays, trace.counted))
     all_of, late_of = [0] * trace.queues, [0] * trace.queues
@@ -255,9 +255,9 @@ def searched(
 
 
 def _between(query: ReportQuery, name: str, results: Mapping[Try, Waits]) -> range:
-    """Return the numbers of workers to try next.
+    """Return numbers of workers to try next.
 
-    They are between the smallest number that meets the target and the largest tried number below it.
+    The numbers are between the largest number that misses the target and the smallest number that meets it.
     """
     counts = sorted(count for weights, count in results if weights == name)
     holds = next((n for n in counts if _holds(query, results[name, n])), counts[0])

@@ -74,7 +74,7 @@ def no_hours(exact: bool) -> str:
     """Return SQL that makes an empty view HOURS.
 
     Args:
-        exact: Whether the sketch columns contain lists of exact values instead.
+        exact: Whether the sketch columns contain lists of exact values.
     """
     columns = (
         f"sequence(0L, 0L) AS {name}"

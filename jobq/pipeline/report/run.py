@@ -68,7 +68,7 @@ def events_view(engine: SqlEngine, read: EventSource, query: ReportQuery) -> Ite
 def report_views(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> Iterator[tuple[EventsSeen, Show]]:
-    """Make the views of `events_view`. Yield facts about the events, and a function to adapt the views to a report."""
+    """Make the same views as `events_view`. Yield facts about the events, and a function that prepares a report."""
     part = None
     if read.rollups and query.since < read.rollups.before:
         part = ExpiredPart(as_spark(engine).spark, read.rollups, query)
@@ -139,7 +139,7 @@ _SNOOZED, _REVIVED = "snoozed", "revived"
 def _looked_over(
     engine: SqlEngine, read: EventSource, query: ReportQuery
 ) -> tuple[EventsSeen, set[str]]:
-    """Make a view of the query's events. Return facts about the events, and the special kinds of events among them."""
+    """Make a view of the query's events. Return facts about the events, and which of `snoozed` and `revived` occur."""
     engine.open(_READ, read.between(query.since, query.until))
     args: dict[str, Any] = {"since": query.since, "until": query.until}
     chosen = (

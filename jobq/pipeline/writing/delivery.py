@@ -165,7 +165,7 @@ class Delivery:
             self.flush()
 
     def flush(self) -> None:
-        """Send all waiting messages. Raises KeyFullError if none of them finds room for FULL_S seconds."""
+        """Send all waiting messages. Raises KeyFullError if full keys accept no messages for FULL_S seconds."""
         for queue in list(self._waiting):
             self._send(queue)
         self._send_aside()

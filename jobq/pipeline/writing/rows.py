@@ -198,7 +198,7 @@ class Ids:
         self._repeats: dict[bytes, int] = {}
 
     def id(self, row: bytes) -> str:
-        """Return the next id of a row with this content."""
+        """Return an id for this row. Equal rows get different ids."""
         hashed = self._base.copy()
         hashed.update(row)
         digest = hashed.digest()

@@ -236,8 +236,8 @@ class Cookie(NamedTuple):
 def cookie_of(request: Request) -> Cookie:
     """Return the session's cookie for this request.
 
-    On HTTPS, the prefix of the name makes browsers reject a cookie that another site or path set. On loopback HTTP,
-    browsers reject Secure cookies, and send cookies to all ports, so the name contains the port.
+    On HTTPS, the prefix of the cookie's name makes browsers reject cookies from other sites and paths. On loopback
+    HTTP, the name contains the port, because browsers send a cookie to all ports.
     """
     prefix = request.scope.get("root_path", "").rstrip("/")
     if request.url.scheme == "https":

@@ -1,6 +1,6 @@
 """Limits on failed logins: 5 per address and 10 per name in 15 minutes, counted in Redis for all processes.
 
-If a proxy doesn't report the addresses of its browsers, all of them share one address, with a limit of 100.
+If a proxy doesn't report the browsers' addresses, all browsers share the proxy's address, which has a limit of 100.
 """
 
 from __future__ import annotations

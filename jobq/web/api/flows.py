@@ -56,7 +56,7 @@ class FlowReply(FlowRecord):
 
     Attributes:
         over: Number of done, failed, skipped and cancelled steps.
-        problem: Always empty. In lists, the reason why a flow is unreadable.
+        problem: Always empty, because unreadable flows appear only in lists.
     """
 
     over: int

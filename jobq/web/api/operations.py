@@ -164,7 +164,7 @@ def operation(call: ApiCall) -> OperationReply:
 
 @resource("/operations/{operation}/apply", method="POST", role=UserRole.OPERATE, status=202)
 def apply_operation(call: ApiCall, body: ApplyBody) -> OperationReply:
-    """Apply an operation to its unchanged messages, or continue a stopped operation."""
+    """Apply an operation, or continue a stopped operation. Messages changed after the preview are skipped."""
     service, confirmed = _service(call), str(body.confirm or "")
     _known(service, call["operation"])
     spread_s = duration_s(body.spread or 0)

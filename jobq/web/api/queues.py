@@ -45,7 +45,7 @@ class QueueReply(JsonRecord):
         paused: Whether the queue or any of its partitions is paused.
         served_partitions: Number of partitions in which messages may wait, or 1 without partitions.
         paused_partitions: Number of served partitions that are paused.
-        empty_in_ms: Time until no message is ready at the current rate. Null if never or unknown.
+        empty_in_ms: Estimated time until the queue has no ready messages. Null if never or unknown.
         done_15m: Successful attempts in the last 15 minutes; null until the events have been read.
         pause_ends: When the pause ends; null if only `resume` ends it.
         damaged: Why the queue can't be read, or an empty string.
@@ -233,7 +233,7 @@ def queue(call: ApiCall) -> QueueReply:
     Parameter("place", "Place of the messages.  Default: anywhere.", values=("", *PLACES)), FILTER, *PAGING,
 )  # fmt: skip
 def queue_messages(call: ApiCall) -> SearchPage:
-    """List messages of a queue. A request searches up to 20,000 messages, for at most a second; `next` continues."""
+    """List a queue's messages. A search ends after 20,000 messages or a second. To continue, pass `next` as cursor."""
     places = [call["place"]] if call["place"] else list(PLACES)
     return _search_page(call, [_known(call)], places)
 

@@ -1,4 +1,4 @@
-"""Write records as JSON, and describe them for OpenAPI. Both are derived from the types of the fields.
+"""Write records as JSON, and describe this JSON for OpenAPI. The types of the fields determine the JSON.
 
 Times are RFC 3339 in UTC with milliseconds, whole numbers that JavaScript can't hold are text, and unknown values are
 null.

@@ -79,7 +79,7 @@ class Freezer:
         raise InterruptedError
 
     def chosen(self, ids: Sequence[tuple[str, str]]) -> None:
-        """Freeze messages, given as pairs of a queue and a message id or dead id."""
+        """Add messages to the operation. Each pair contains a queue and a message id or dead id."""
         self.state.total = len(ids)
         for first in range(0, len(ids), CHUNK):
             if self.ended():

@@ -17,7 +17,7 @@ class BulkVerb(NamedTuple):
         label: Text of the action's button.
         done: Word for a result, such as `revived`.
         places: Parts of a queue that the action applies to.
-        undone: Argument that an undo passes to `put_back`; `time` to restore start times, '' without an undo.
+        undone: Argument of `put_back` in an undo. `time` restores start times; '' means that an undo is impossible.
         says: Description of the action.
     """
 

@@ -72,7 +72,7 @@ nav("history", "History", section="Records", order=80, key="h")
 
 @finder
 def new_errors(site: Site, snapshot: Snapshot) -> list[PageFinding]:
-    """Find errors that were first seen in the last minutes."""
+    """Find errors that were first seen in the last 15 minutes."""
     sampler = sampler_of(site)
     news = sampler.follower(ErrorGroups).new(snapshot.at_ms, sampler.tail.since_ms, MAX_COUNT)
     marks = starts(snapshot.workers, (snapshot.at_ms - NEW_MS) / 1000)

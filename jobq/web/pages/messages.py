@@ -70,7 +70,7 @@ class ReasonShown(Reason):
 
 @page("/queues/{queue}/messages", name="queue_messages")
 def queue_messages(request: Request) -> Response:
-    """List the messages of a queue, in one place or in all places."""
+    """List a queue's messages, either in all states or in one state."""
     queue, place = known_queue(request), request.query_params.get("place", "")
     if place not in (*PLACES, ""):
         raise HTTPException(404, f"unknown place {place!r}; use one of {', '.join(PLACES)}")

@@ -58,7 +58,7 @@ MAX_LOOKED_AT, ROWS = 5_000, 100
 
 
 def uses_operations(site: Site) -> bool:
-    """Return whether there was an operation in the last hour."""
+    """Return whether a bulk action was used in the last hour."""
     return site.uses("operations", lambda client: bool(Operations(client, client).listed()))
 
 
