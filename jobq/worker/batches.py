@@ -30,7 +30,7 @@ class Gathering:
 
     Args:
         lingers: Whether a batch waits for calls of later fetches.
-        renew: Called with a batch's queue and calls before a batch that has waited starts. It detects cancelled calls.
+        renew: Called with a waiting batch's queue and calls before the batch starts. It detects cancelled calls.
     """
 
     def __init__(

@@ -173,7 +173,7 @@ class Runner(Protocol):
         ...
 
     def sent(self) -> None:
-        """Called after a report was sent whose reply is read later."""
+        """Called after a report was sent, before its reply is read."""
 
     def in_fork(self) -> None:
         """Called in the new process after a job in this child has forked."""
@@ -527,7 +527,7 @@ class Child:
         return command
 
     def take_ahead(self) -> None:
-        """Run the messages of the dequeue command pipelined after a wait. If its reply was lost, repeat the command."""
+        """After a wait, run the messages dequeued in the same round trip. If their reply was lost, repeat the call."""
         if not self._is_behind or self.asleep:
             return
         self._is_behind = False

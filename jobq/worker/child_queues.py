@@ -105,7 +105,7 @@ class ChildQueues:
     # Take.
 
     def dequeue(self, index: int, limit: int) -> tuple[Dequeued, int]:
-        """Fetch and return messages, and their lease deadline, which is 0 if the queue is unavailable."""
+        """Fetch messages, and return them with their lease deadline, which is 0 if the queue is unavailable."""
         self._before_call()
         line = self._lines[index]
         dequeued, deadline = line.dequeue(limit)

@@ -235,7 +235,7 @@ class Counters:
     # The supervisor's, between two writers.
 
     def take_marks(self) -> dict[int, int]:
-        """Remove and return outcomes that a dead child hasn't counted, by slot. Pass each outcome to `marked`."""
+        """Remove and return outcomes that a dead child hasn't counted, by slot. The caller passes each to `marked`."""
         taken = {}
         for slot, counter in enumerate(self._marks):
             if counter:

@@ -31,7 +31,7 @@ class FullPool:
                 worker for worker in presence.workers(self._client)
                 if worker.is_live(now_ms) and worker.serves(receipt.queue)
             ]  # fmt: skip
-        except JobqError:  # perhaps this user may not read the list
+        except JobqError:  # perhaps this user isn't allowed to read the list
             return
         if serving and all(worker.running >= worker.slots for worker in serving):
             self._warned = True

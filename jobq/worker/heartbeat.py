@@ -95,8 +95,8 @@ def _was_used(client: Client, name: str) -> bool:
 def warn_of_eviction(client: Client) -> None:
     """Log a warning if the server is configured to evict keys when its memory is full.
 
-    A user created by `jobq acl` may not send INFO, and the server would log the rejected command in its ACL LOG. So
-    this function first checks whether the user may send INFO. `jobq check doctor` also warns.
+    A user created by `jobq acl` isn't allowed to send INFO, and the server would log the rejected command in its ACL
+    LOG. So this function first checks whether the user has this right. `jobq check doctor` also warns.
     """
     try:
         if not _may_ask(client):
@@ -121,7 +121,7 @@ def _may_ask(client: Client) -> bool:
     if urlsplit(client.settings.url or "").username in (None, "", "default"):
         return True
     if client.settings.functions or client.is_cluster:
-        # Users that call functions may not load scripts. On a Cluster the script may be on another node.
+        # Users that call functions can't load scripts. On a Cluster the script may be on another node.
         return False
     sha = client.command("SCRIPT", "LOAD", _MAY_ASK)
     return bool(client.command("EVALSHA", sha, 0, routed_by=""))

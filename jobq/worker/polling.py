@@ -134,7 +134,7 @@ class Polling:
                     passed_s * LOOK_SHARE,
                 )
             except JobqError:
-                # A marker is broken, or this user may not read it: asking each queue shows which.
+                # A marker is broken, or this user isn't allowed to read it: asking each queue shows which.
                 self._looked_at = now + ASK_ALL_EVERY_S
                 for index in asleep:
                     self._turns.wakes(index)

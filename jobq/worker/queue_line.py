@@ -169,7 +169,7 @@ class QueueLine:
     # Calls.
 
     def dequeue(self, limit: int) -> tuple[Dequeued, int]:
-        """Fetch and return messages, and their lease deadline, which is 0 if the queue is unavailable."""
+        """Fetch messages, and return them with their lease deadline, which is 0 if the queue is unavailable."""
         if self._health.any_trouble and not self._health.may_ask(self.index):
             return self.nothing()
         try:

@@ -84,5 +84,5 @@ class MemoryKills:
 
 
 def _own_events() -> Path:
-    """Return the file in which the kernel counts the processes it killed in this cgroup; the file may not exist."""
+    """Return the file in which the kernel counts the processes it killed in this cgroup; the file might be missing."""
     return next(own_folders(), Path("/sys/fs/cgroup")) / "memory.events"

@@ -7,11 +7,11 @@ undelivered    list of waiting ids, next id first
 tickets        list of waiting ids not promised to a blocked client, for blocking pops
 delivered      sorted set of ids by last delivery (epoch ms); fractions order deliveries within one ms
 messages       hash of contents by id
-unacked        hash of numbers by id: earlier deliveries that were not acknowledged
+unacked        hash of counts by id: earlier deliveries without acknowledgement
 tokens         hash of consumers' tokens by id
 dead           sorted set of ids by time of death: messages delivered too often
 meta           hash: last_id, issued_at (of tickets), skew (see _look.lua), max_deliveries
-call:<caller>  string, PX 10 min: number and answer of that caller's last call
+call:<caller>  string, expires after 10 min: number and answer of that caller's last call
 =============  ==========================================================================
 """
 

@@ -282,7 +282,7 @@ class Requests:
     def _after_name(
         self, name: str, error: RsmqError, held: Sequence[MessageRef] = ()
     ) -> ScriptCall[Any]:
-        """Raise `error`, or return a request that first checks the queue's existence if Node rejects the name."""
+        """Raise `error`; if Node rejects the queue's name, return a request that first checks the queue's existence."""
         if not checks.is_regular_name(name):
             return self._if_there(name, error)
         # RSMQ would first report an id that only other clients make.
