@@ -40,7 +40,7 @@ class IntakeSettings:
 
     def __post_init__(self) -> None:
         if not self.ruby_queues and not self.patterns:
-            raise ConfigError("the Ruby queue is missing; use --sidekiq or --resque")
+            raise ConfigError("choose a Ruby queue with --sidekiq or --resque")
         for name in self.ruby_queues:
             if is_partition(name.queue):
                 raise ConfigError(
