@@ -142,8 +142,8 @@ def _settle(folder: Path, top: Path) -> None:
     if reason := trust.folder_fault(folder, top):
         # Others who can write there could replace the script between its check and its start.
         raise JavaNotFoundError(
-            f"Java isn't started from {folder}: {reason}; set XDG_CACHE_HOME to a folder that you own, or JAVA_HOME "
-            "to a Java 17 or later"
+            f"it isn't safe to start Java from {folder}: {reason}; set XDG_CACHE_HOME to a folder that you own, or "
+            "JAVA_HOME to a Java 17 or later"
         )
 
 

@@ -162,7 +162,7 @@ def decoded(entry: Sequence[Any]) -> TopicMessage:
 def _encoded_headers(headers: Mapping[str, str]) -> bytes:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise CodecError(f"header {name!r}: {value!r} isn't text; pass texts by name")
+            raise CodecError(f"header {name!r} is {value!r}; header names and values must be text")
     return msgspec.json.encode(dict(headers))
 
 

@@ -97,7 +97,7 @@ class Guard:
             raise LoginRefusedError("this dashboard doesn't accept login links")
         if not self.links.take(token):
             raise LoginRefusedError(
-                "this link is no longer valid: it works once, and for ten minutes; start jobq web again for a new link"
+                "this link was already used, or is older than ten minutes; start jobq web again for a new link"
             )
         self._start(request, response, LOCAL, "link", "")
         return self._local()

@@ -302,7 +302,7 @@ class Operations:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) >= MAX_AT_ONCE:
                 raise ConfigError(
-                    f"{MAX_AT_ONCE} operations are running here; wait until one has finished"
+                    f"this dashboard is already running {MAX_AT_ONCE} operations; wait until one has finished"
                 )
             token = self.store.lock(state.id)
             if not token:
