@@ -224,7 +224,7 @@ def recover(
     session: Session, queue: ReliableQueue, key: str, count: int, elapsed: int, deliveries: bool,
     **how: Any,
 ) -> object:  # fmt: skip
-    """Redeliver up to COUNT unacknowledged messages, at least ELAPSED ms after their delivery."""
+    """Redeliver up to COUNT unacknowledged messages, delivered at least ELAPSED ms ago."""
     return _counted(session, queue.recover(key, count, elapsed, **how), deliveries)
 
 

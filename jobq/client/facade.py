@@ -1,8 +1,8 @@
 """Offer a blocking class and an asyncio class without writing each method twice.
 
-The blocking class has the methods. Methods that wait, or whose calls can be sent together with other calls, are
-`@stepwise`: they consist of steps (see `steps`). The other methods are plain. The asyncio class lists the methods that
-it offers, and delegates them to an object of the blocking class, `blocking`::
+The blocking class implements the methods. A method that waits, or whose call can be sent together with other calls, is
+`@stepwise`: it consists of steps (see `steps`). The asyncio class lists the methods that it offers, and delegates them
+to an object of the blocking class, `blocking`::
 
     class AsyncTopic(AsyncFacade[Topic]):
         append = awaited(Topic.append)           # a plain method would run in a thread

@@ -212,7 +212,7 @@ def message_of_member(client: Client, mid: str) -> str:
 
 
 def known_or_listed(client: Client, flow: str) -> str:
-    """Return `flow` if the flow exists or is listed; otherwise raise ConfigError."""
+    """Return `flow` if the flow exists or the server's list of flows has it; otherwise raise ConfigError."""
     if not _names_on_list(client, flow):
         known_flow(client, flow)
     return flow

@@ -183,7 +183,7 @@ class Rules:
     retry_within: float | None = None
 
     def decide(self, failures: int, error: BaseException, age_s: float = 0.0) -> Decision:
-        """Return how an attempt that raised `error` ends.
+        """Decide whether a message that raised `error` is retried, and when.
 
         With `retry_within`, a message is dead if its next attempt would begin after that span.
 

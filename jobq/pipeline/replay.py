@@ -371,7 +371,7 @@ POLL_S = 0.5
 
 
 class IndexedCaller(Caller):
-    """A caller whose calls are numbered by the topic's indexes."""
+    """A caller that numbers each call with the index of the call's topic entry."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

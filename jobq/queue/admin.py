@@ -304,11 +304,10 @@ class Admin:
     def revive_moved(
         self, dead_ids: Sequence[str], words: list[str], at: Sequence[int | None] = ()
     ) -> list[str]:
-        """Enqueue dead messages of a sealed queue in the current partitions.
-
-        Return `words`, with each 'sealed' replaced by the new outcome.
+        """Move dead messages of a sealed queue to the current partitions, and enqueue them there.
 
         Args:
+            words: Outcome of each message so far. The returned list has a new outcome instead of each 'sealed'.
             at: Each message's earliest start in epoch ms; None means immediately.
         """
         base = self._queue_of(base_of(self.name))

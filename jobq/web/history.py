@@ -233,7 +233,7 @@ def shown_error(text: str, hidden: bool) -> str:
 
 
 def with_shown_errors(rows: Iterable[Failure], hidden: bool) -> list[Failure]:
-    """Return the rows. If error texts are `hidden`, the rows contain the types of errors, but no places in the code."""
+    """Return the rows. If error texts are `hidden`, each row has only the error's type: no text, no file, no line."""
     return [
         structs.replace(
             row,

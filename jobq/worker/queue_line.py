@@ -124,8 +124,7 @@ class QueueLine:
     ) -> None:
         """Create the object without calling the server.
 
-        If a call raises an error of a class in `passing`, it is repeated later. Errors of the classes in REFUSED are
-        also handled; other errors are raised.
+        After an error of a class in `passing` or REFUSED, the call is repeated later. Other errors are raised.
         """
         self.index, self.queue, self.caller = index, queue, caller
         self._health, self._settings = health, settings

@@ -48,7 +48,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Report:
-    """A question about history, its SQL statement, and the form of the answer."""
+    """A report: the question that it answers, its SQL statement, and the columns and chart of its result."""
 
     name: str
     title: str

@@ -186,7 +186,7 @@ class Operations:
         if not view.may_apply:
             left = counted(view.state.number - view.worked_on, "message")
             raise ConfigError(
-                f"this operation can't be applied now: it is {view.state.phase}, with {left} left"
+                f"the operation is {view.state.phase}, with {left} left, so it can't be applied now"
             )
         if view.confirmation and confirmed.strip() != view.confirmation:
             raise ConfigError(f"this can't be undone; type {view.confirmation} to confirm it")
