@@ -479,7 +479,7 @@ def test_call_that_somebody_runs_can_be_handed_out_again_as_the_page_says(sealed
     # Only one of the two may end it.
     assert place.queue.finish([Ending(mid=held.mid, token=held.token)]).replies == ["stale"]
     page = (ROOT / "docs" / "operating" / "security.md").read_text()
-    assert "Start a call again while it is waiting or running. The call then runs twice" in page
+    assert "run a waiting or running call again, even while the first run continues" in page
 
 
 def test_dead_call_runs_when_it_is_revived(sealed):

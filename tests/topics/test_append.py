@@ -54,8 +54,8 @@ def test_append_many_of_nothing_changes_nothing(topic, redis):
         (Record(None), ConfigError, "key"),
         ("text", ConfigError, "'text' is not a message"),
         (Record("text"), ConfigError, "must be bytes"),  # type: ignore[arg-type]
-        (Record(b"", b"key"), ConfigError, "the key text"),  # type: ignore[arg-type]
-        (Record(b"", headers={"n": 1}), CodecError, "'n': 1"),  # type: ignore[dict-item]
+        (Record(b"", b"key"), ConfigError, "key must be text"),  # type: ignore[arg-type]
+        (Record(b"", headers={"n": 1}), CodecError, "'n' is 1"),  # type: ignore[dict-item]
     ],
 )
 def test_bad_message_is_refused_and_nothing_written(topic, redis, record, error, told):
