@@ -10,7 +10,7 @@ from jobq.metrics.names import EXPORTER, OUTBOX, WORKER, Metric
 PAGE = Path(__file__).with_name("reference") / "metrics.md"
 OPENING = """# Metrics
 
-[Monitoring](../operating/monitoring.md) explains where to scrape what.
+[Monitoring](../operating/monitoring.md) explains how to scrape these metrics.
 """
 
 

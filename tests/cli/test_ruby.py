@@ -70,7 +70,7 @@ def test_push_adds_a_resque_job(cli, redis):
      (["HardWorker", "--resque", "low", "--delay", "5s"], "Resque has no --delay"),
      (["HardWorker", "--sidekiq", "low", "a=1"], "don't support keyword arguments: a"),
      (["hard worker", "--sidekiq", "low"], "is not a class name"),
-     (["HardWorker", "--resque", "resque:low"], "write low, or use --resque-namespace resque")],
+     (["HardWorker", "--resque", "resque:low"], "write low, or add --resque-namespace resque")],
 )  # fmt: skip
 def test_push_that_makes_no_sense_is_refused(cli, redis, words, complaint):
     ended = cli("ruby", "push", *words)

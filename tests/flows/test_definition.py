@@ -83,7 +83,7 @@ def test_header_that_another_program_wrote_is_refused(header: str):
 
 @pytest.mark.parametrize("path", [(1,), ("x",), (0, "a"), (0, 5), (0, 0), ("k", "k", "k")])
 def test_value_has_no_position_or_an_argument_is_there(path: tuple[int | str, ...]):
-    with pytest.raises(CodecError, match="place"):
+    with pytest.raises(CodecError, match=r"has no argument|already has a value"):
         put_in([["there"]], {"k": {"k": None}}, [(FlowInput(path, "a", "result"), 1)])
 
 
@@ -131,7 +131,7 @@ def test_names_and_edges_that_cannot_be_are_refused():
     ("options", "words"),
     [({"mid": "x"}, "mid='x' can't be used in a flow; leave it out, because"),
      ({"unique": True}, "unique=True can't be used in a flow"), ({"expires_in": 5}, "expires_in=5.0 can't be used"),
-     ({"throttle": 5}, "throttle"), ({"headers": {"flow": "x"}}, "have 'flow'")],
+     ({"throttle": 5}, "throttle"), ({"headers": {"flow": "x"}}, "the header 'flow'")],
 )  # fmt: skip
 def test_options_that_a_step_cannot_have_are_refused(options: dict[str, Any], words: str):
     changed: Job[..., Any] = load.options(**options)

@@ -233,7 +233,11 @@ def is_waitaof_honest(client) -> bool:
 
 @pytest.mark.parametrize(
     ("appendonly", "appendfsync", "why"),
-    [("no", "always", "appendonly no"), ("yes", "no", "with no"), ("yes", "everysec", "WAITAOF")],
+    [
+        ("no", "always", "appendonly no"),
+        ("yes", "no", "fsync no"),
+        ("yes", "everysec", "fsync everysec"),
+    ],
 )
 def test_disk_is_refused_before_anything_is_accepted(on_disk, appendonly, appendfsync, why):
     client = on_disk(appendonly, appendfsync)

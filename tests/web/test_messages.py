@@ -296,10 +296,7 @@ def test_wrong_filter_is_explained_and_lists_nothing(queue: Queue, visit: Any):
     text = words(visit().get("/queues/low/messages?f=colour%3Ared").text)
     assert "column 1: &#39;colour&#39; is not a key of this list" in text and "run10" not in text
     reader = visit(UserRole.READ, arguments=False)
-    assert (
-        "right, which this login does not have"
-        in reader.get("/queues/low/messages?f=arg.0%3A1").text
-    )
+    assert "right, which this login lacks" in reader.get("/queues/low/messages?f=arg.0%3A1").text
 
 
 def test_events_page_lists_what_happened(queue: Queue, visit: Any):
