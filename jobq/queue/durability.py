@@ -276,8 +276,8 @@ def _looked_up(connection: Connection, namespace: str) -> bool:
     if appendfsync == "everysec" and _is_waitaof_honest(connection, namespace):
         return False
     raise UnconfirmableError(
-        f"durability='disk' needs appendfsync always: with appendfsync {appendfsync}, this server can't confirm that "
-        "data is on disk; run CONFIG SET appendfsync always, or choose another durability (memory, replicas=n)"
+        f"durability='disk' needs appendfsync always: with {appendfsync}, the server replies before writing data, and "
+        "its WAITAOF is missing or doesn't wait; run CONFIG SET appendfsync always, or choose memory or replicas=n"
     )
 
 

@@ -81,9 +81,13 @@ def test_header_that_another_program_wrote_is_refused(header: str):
         inputs_in(header)
 
 
-@pytest.mark.parametrize("path", [(1,), ("x",), (0, "a"), (0, 5), (0, 0), ("k", "k", "k")])
-def test_value_has_no_position_or_an_argument_is_there(path: tuple[int | str, ...]):
-    with pytest.raises(CodecError, match=r"has no argument|already has a value"):
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [((1,), "no argument"), (("x",), "no argument"), ((0, "a"), "no argument"), ((0, 5), "no argument"),
+     ((0, 0), "already has a value"), (("k", "k", "k"), "no argument")],
+)  # fmt: skip
+def test_value_has_no_position_or_an_argument_is_there(path: tuple[int | str, ...], reason: str):
+    with pytest.raises(CodecError, match=reason):
         put_in([["there"]], {"k": {"k": None}}, [(FlowInput(path, "a", "result"), 1)])
 
 

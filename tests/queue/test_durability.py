@@ -235,8 +235,8 @@ def is_waitaof_honest(client) -> bool:
     ("appendonly", "appendfsync", "why"),
     [
         ("no", "always", "appendonly no"),
-        ("yes", "no", "fsync no"),
-        ("yes", "everysec", "fsync everysec"),
+        ("yes", "no", "with no"),
+        ("yes", "everysec", "WAITAOF"),
     ],
 )
 def test_disk_is_refused_before_anything_is_accepted(on_disk, appendonly, appendfsync, why):
